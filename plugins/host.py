@@ -23,6 +23,9 @@ from shunter.allocator.planning.configuration import Configuration
 from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 
+TAIL = 12
+"""Lines of a worker that a message shows."""
+
 
 class HostError(UserError):
     """What a host could not do and what helps, in one sentence. Nothing has changed then."""
@@ -30,6 +33,12 @@ class HostError(UserError):
 
 class WorkerFailed(Exception):
     """The worker ended, answered an error or did not answer; the message says which and why."""
+
+    def __init__(self, why: str, lines: Sequence[str] = ()) -> None:
+        """``why``: in a line; ``lines``: the last ones that it printed."""
+        tail = "\n  ".join(lines[-TAIL:])
+        super().__init__(why + (f"; its last lines:\n  {tail}" if tail else ""))
+        self.why, self.lines = why, lines
 
 
 @dataclass(frozen=True)
@@ -209,6 +218,10 @@ class ModelWorker(Protocol):
         """Whether it cannot run another batch."""
         ...
 
+    def failure(self) -> WorkerFailed:
+        """Of one that is dead and not closed: how it ended, and its last lines."""
+        ...
+
     def kill(self) -> None:
         """End the process now, also while another thread waits for it, which then fails."""
         ...
@@ -233,10 +246,12 @@ class WorkerRuntime(Protocol):
         cores: Sequence[int] | None = None,
         batch: int = 1,
         variables: Mapping[str, str] | None = None,
+        load_s: float | None = None,
     ) -> ModelWorker:
         """A worker that is not started yet, for a model that :meth:`unpack` gave.
 
         It will run on ``cores`` (None: anywhere) with ``threads`` threads; ``batch`` is the largest
-        batch it is told to expect; ``variables`` are added to its environment.
+        batch it is told to expect; ``variables`` are added to its environment; ``load_s``: it may
+        take so long to load, None: as long as is usual.
         """
         ...

@@ -28,6 +28,8 @@ class RecordedModel:
     batch: int
     configuration: str
     cores: Sequence[str]
+    auto: bool | None = None
+    """Whether the controller may change its configuration; None: as its archive says."""
 
 
 @dataclass(frozen=True)

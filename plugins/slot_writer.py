@@ -28,7 +28,7 @@ from shunter.plugins.host import HostError
 _SEQUENCE = SLOT_FIELDS["slot_sequence"].offset // 8
 _STATE = SLOT_FIELDS["slot_state"].offset // 8
 _WORDS = SLOT_SIZE // 8
-_BEAT = HEADER_FIELDS["jvm_heartbeat_ns"].offset // 8
+_BEAT = HEADER_FIELDS["server_heartbeat_ns"].offset // 8
 
 
 class ServerPage:

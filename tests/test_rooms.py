@@ -73,7 +73,13 @@ FOLDERS = {
     "plugins/view": {"plugins", "plugins/profiling"},
     "plugins/torchserve": {"plugins"},
     "plugins/triton": {"plugins"},
-    "plugins/hosts": {"plugins", "plugins/torchserve", "plugins/triton"},
+    "plugins/triton/serving": {"plugins", "plugins/triton"},
+    "plugins/hosts": {
+        "plugins",
+        "plugins/torchserve",
+        "plugins/triton",
+        "plugins/triton/serving",
+    },
     "plugins/cli": {
         "plugins",
         "plugins/control",
@@ -352,9 +358,7 @@ def test_the_tests_are_no_package():
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
-EMITTED = (
-    emit.emitted_files(ROOT) | wire_emit.emitted_files(ROOT) | triton_emit.emitted_files(ROOT)
-)
+EMITTED = emit.emitted_files(ROOT) | wire_emit.emitted_files(ROOT) | triton_emit.emitted_files(ROOT)
 
 
 @pytest.mark.parametrize("path", EMITTED, ids=relative)

@@ -16,7 +16,7 @@ Rules of this file:
 The control page::
 
     +------------------+  0
-    | header           |  whole lines: identity | JVM | controller | ready | front end
+    | header           |  whole lines: identity | server | controller | ready | front end
     +------------------+  HEADER_SIZE
     | holder 0         |  one 128-byte line per holder of the hold words
     | ...              |
@@ -25,10 +25,10 @@ The control page::
     | ...              |
     +------------------+  SLOTS_OFFSET
     | slot 0           |  one per model version
-    |   identity       |    JVM writes (seqlock slot_sequence)
-    |   telemetry      |    JVM writes, plain words
-    |   change         |    JVM writes, what became of the wanted configuration
-    |   group telemetry|    JVM writes, one line per worker group
+    |   identity       |    server writes (seqlock slot_sequence)
+    |   telemetry      |    server writes, plain words
+    |   change         |    server writes, what became of the wanted configuration
+    |   group telemetry|    server writes, one line per worker group
     |   commands       |    controller writes (seqlock command_sequence)
     |   group commands |    controller writes, one line per worker group
     |   network        |    network front end writes, plain words
@@ -84,12 +84,15 @@ HEADER = (
             Field("header_size", "bytes before holder 0"),
             Field("slot_size", "bytes of one slot"),
             Field("slot_count", "number of slots"),
-            Field("owner_pid", "pid of the JVM that created the page"),
+            Field("owner_pid", "pid of the process that created the page"),
             Field("created_unix_ns", "wall clock at creation"),
             Field("server", "what the server is called, UTF-8; empty: as usual", width=64),
         ),
     ),
-    Section("jvm", (Field("jvm_heartbeat_ns", "written by the JVM at least every second"),)),
+    Section(
+        "server",
+        (Field("server_heartbeat_ns", "written by the server or its host at least every second"),),
+    ),
     Section(
         "controller",
         (

@@ -54,7 +54,7 @@ class PageHeader:
 
     owner_pid: int = _word(0, 2**31 - 1)
     created_unix_ns: int = _word(0, MAX_COUNT)
-    jvm_heartbeat_ns: int = _word(0, MAX_COUNT)
+    server_heartbeat_ns: int = _word(0, MAX_COUNT)
     controller_pid: int = _word(0, 2**31 - 1)
     controller_heartbeat_ns: int = _word(0, MAX_COUNT)
     controller_cycles: int = _word(0, MAX_COUNT)

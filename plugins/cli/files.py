@@ -1,4 +1,4 @@
-"""Arguments that several commands take: profiles, and numbers."""
+"""Arguments that several commands take: profiles, numbers, and which are given at all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
+    import typer
     from rich.console import Console
 
     from shunter.allocator.planning.profile import Profile
@@ -88,6 +89,13 @@ def check_finite(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not math.isfinite(value):
             raise UserError(f"--{name.replace('_', '-')} {value}: allowed: a finite number")
+
+
+def given(ctx: typer.Context) -> set[str]:
+    """Names of the arguments and options that stand on the command line."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    # By its name: the class is click's, or that which some versions of typer bring.
+    return {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
 
 
 def stdout() -> Console:

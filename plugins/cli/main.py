@@ -67,6 +67,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def pack(
+    ctx: typer.Context,
     model: Annotated[
         str,
         typer.Argument(help=f"A folder with handler.py, or a sample: {', '.join(SAMPLES)}."),
@@ -100,7 +101,7 @@ def pack(
       shunter pack --triton store digits --output packed
     """
     if triton:
-        pack_repository(Path(model), models or [], output)
+        pack_repository(ctx, Path(model), models or [], output)
         return
     if models or output:
         raise UserError(f"{models[0] if models else '--output'}: only with --triton")
@@ -166,11 +167,12 @@ def serve(
     port: Annotated[int, typer.Option(help="Inference; management and metrics follow.")] = 8080,
     grpc: Annotated[int, typer.Option(help="gRPC inference; gRPC management follows.")] = 7070,
     config: Annotated[
-        list[str] | None, typer.Option("--config", help="KEY=VALUE of config.properties.")
+        list[str] | None, typer.Option("--config", help="KEY=VALUE, an option of the server.")
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation.")
-    ] = True,
+        bool | None,
+        typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation; default: on."),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -180,7 +182,7 @@ def serve(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="TorchServe's default logs.")] = False,
     triton: Annotated[
-        bool, typer.Option("--triton", help="Triton with the backend; --config: its own options.")
+        bool, typer.Option("--triton", help="Triton with the backend, and not TorchServe.")
     ] = False,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
@@ -198,6 +200,8 @@ def serve(
     from shunter.plugins import hosts
     from shunter.plugins.cli import serve as serving
 
+    if triton:
+        serving.check_triton(tokens=tokens, verbose=verbose)
     if demo:
         _pack_digits(store, "digits", "1.0", eager=False)
         models = ["digits=digits.mar"]
@@ -205,7 +209,7 @@ def serve(
         store,
         serving.archives(store, models or []),
         settings=serving.parse_settings(config or []),
-        tokens=tokens,
+        tokens=tokens is not False,
         folder=folder,
         ports=(port, grpc),
         quiet=not verbose,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,25 +13,36 @@ if TYPE_CHECKING:
     from shunter.plugins.host import HostedModel
 
 NONE = "none"
-Address = Annotated[str, typer.Option("--management", help="Management API of the server.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--management",
+        help="Management API of a TorchServe. Default: the only server of this machine, if that is "
+        "a Triton of `shunter serve`; else http://127.0.0.1:8081.",
+    ),
+]
+Runtime = Annotated[
+    Path | None,
+    typer.Option("--runtime", help="Runtime folder of a Triton of `shunter serve`; no key needed."),
+]
 Token = Annotated[
     str | None,
     typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
 ]
 Model = Annotated[str, typer.Argument(help="NAME, or NAME/VERSION; without it the default one.")]
-LOCAL = "http://127.0.0.1:8081"
 
 
 def load(
     archive: Annotated[
-        str, typer.Argument(help="A file of the server's model store, or a URL it may fetch.")
+        str, typer.Argument(help="A file of the server's model store; TorchServe: or a URL.")
     ],
     name: Annotated[str | None, typer.Option(help="Default: the archive's.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Workers at first.")] = 1,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Largest batch; default: the archive's.")
     ] = None,
-    management: Address = LOCAL,
+    management: Address = None,
+    runtime: Runtime = None,
     token: Token = None,
 ) -> None:
     """Let a running server take a model in, and wait until it serves.
@@ -41,10 +53,13 @@ def load(
     """
     from shunter.plugins import hosts
 
-    _tell(hosts.host_of(management, token).load(archive, name, workers=workers, batch=batch))
+    host = hosts.running(management, runtime, token)
+    _tell(host.load(archive, name, workers=workers, batch=batch))
 
 
-def unload(model: Model, management: Address = LOCAL, token: Token = None) -> None:
+def unload(
+    model: Model, management: Address = None, runtime: Runtime = None, token: Token = None
+) -> None:
     """Let a running server forget a model version and end its workers.
 
     Example:
@@ -53,7 +68,7 @@ def unload(model: Model, management: Address = LOCAL, token: Token = None) -> No
     """
     from shunter.plugins import hosts
 
-    hosts.host_of(management, token).unload(model)
+    hosts.running(management, runtime, token).unload(model)
     print(f"{model} is unloaded")
 
 
@@ -68,7 +83,8 @@ def configure(
     cores: Annotated[
         str, typer.Option(help="auto: cores of its own for each worker; or a Linux CPU list.")
     ] = "auto",
-    management: Address = LOCAL,
+    management: Address = None,
+    runtime: Runtime = None,
     token: Token = None,
 ) -> None:
     """Let a model run in another configuration, and wait until it does. No request is lost.
@@ -84,7 +100,7 @@ def configure(
     from shunter.allocator.planning.configuration import ConfigurationError, parse_configuration
     from shunter.plugins import hosts
 
-    host = hosts.host_of(management, token)
+    host = hosts.running(management, runtime, token)
     if configuration == NONE:
         _tell(host.retire(model))
         return

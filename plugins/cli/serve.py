@@ -22,8 +22,20 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise UserError(f"--config {pair!r}: write KEY=VALUE, for example job_queue_size=500")
-        settings[key.strip()] = value.strip()
+        if settings.setdefault(key.strip(), value.strip()) != value.strip():
+            raise UserError(f"--config {key.strip()} is given twice: the server takes one value")
     return settings
+
+
+def check_triton(*, tokens: bool | None, verbose: bool) -> None:
+    """Raises UserError for what only TorchServe has."""
+    if tokens:
+        raise UserError(
+            "--tokens: Triton has none; --config http-restricted-api=APIS:KEY=VALUE closes single "
+            "APIs, and it listens on this machine only unless http-address says otherwise"
+        )
+    if verbose:
+        raise UserError("--verbose is of TorchServe; of Triton's log say --config log-verbose=1")
 
 
 def archives(store: Path, models: Sequence[str]) -> list[str]:

@@ -6,13 +6,20 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from shunter.plugins.cli.files import given
+from shunter.plugins.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 
 def status(
+    ctx: typer.Context,
     runtime: Annotated[
         Path | None,
         typer.Option(help="Runtime folder of a server on this host; default: the only one."),
@@ -41,6 +48,8 @@ def status(
       shunter status --watch
 
       shunter status --management http://127.0.0.1:8081 --token 4Xk29sQz
+
+      shunter status --triton packed/backend.sock --watch
     """
     from rich.console import Console
 
@@ -55,14 +64,28 @@ def status(
             return page_status.fetch(runtime)
         return hosts.host_of(management, token).status()
 
-    if triton is not None and not as_json:
-        Console().print(_triton_table(fetch()))
-    elif as_json:
+    _check(ctx, watch, as_json)
+    render = view.render if triton is None else _triton_table
+    if as_json:
         print(json.dumps(fetch(), indent=2))
     elif watch:
-        _watch(fetch, every)
+        _watch(lambda: render(fetch()), every)
     else:
-        Console().print(view.render(fetch()))
+        Console().print(render(fetch()))
+
+
+def _check(ctx: typer.Context, watch: bool, as_json: bool) -> None:
+    """Raises UserError for options that do not go together, rather than not to heed one."""
+    names = given(ctx)
+    servers = [name for name in ("runtime", "management", "triton") if name in names]
+    if len(servers) > 1:
+        raise UserError(" and ".join(f"--{each}" for each in servers) + " each name a server: one")
+    if "token" in names and "management" not in names:
+        raise UserError("--token is the key of a management API: name it by --management")
+    if as_json and watch:
+        raise UserError("--json prints once: leave out --watch, or ask again and again")
+    if "every" in names and not watch:
+        raise UserError("--every is of --watch: say that, too")
 
 
 def _triton_table(status: dict[str, Any]) -> Table:
@@ -76,15 +99,13 @@ def _triton_table(status: dict[str, Any]) -> Table:
     return table
 
 
-def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
+def _watch(show: Callable[[], RenderableType], every: float) -> None:
     from rich.live import Live
 
-    from shunter.plugins.view import status as view
-
     try:
-        with Live(view.render(fetch()), auto_refresh=False) as live:
+        with Live(show(), auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                live.update(view.render(fetch()), refresh=True)
+                live.update(show(), refresh=True)
     except KeyboardInterrupt:
         pass  # The usual way to end it.

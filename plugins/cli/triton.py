@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from shunter.plugins.cli.files import given
 from shunter.plugins.errors import UserError
 
 LOOK_S = 0.5
@@ -25,8 +26,13 @@ Repository = Annotated[
 ]
 
 
-def pack_repository(store: Path, models: list[str], output: Path | None) -> None:
+def pack_repository(
+    ctx: typer.Context, store: Path, models: list[str], output: Path | None
+) -> None:
     """Write a repository, and say how it is served."""
+    if others := given(ctx) - {"model", "models", "triton", "output"}:
+        name = min(others).replace("_", "-")
+        raise UserError(f"--{name}: not with --triton, which takes archives as they are")
     from shunter.plugins import hosts
     from shunter.plugins.cli.serve import archives
     from shunter.plugins.profiling.profiles import profile_path

@@ -6,6 +6,7 @@ imported when it is asked for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 TORCHSERVE = "torchserve"
 TRITON = "triton"
 NAMES = (TORCHSERVE, TRITON)
+MANAGEMENT = "http://127.0.0.1:8081"
+"""Of a TorchServe that says no other."""
 
 
 def host_of(address: str, token: str | None = None, *, name: str = TORCHSERVE) -> Host:
@@ -27,6 +30,37 @@ def host_of(address: str, token: str | None = None, *, name: str = TORCHSERVE) -
     from shunter.plugins.torchserve.host import TorchServeHost
 
     return TorchServeHost(address, token)
+
+
+def running(
+    management: str | None = None, runtime: Path | None = None, token: str | None = None
+) -> Host:
+    """The running server that is meant: that of a management API, or of a runtime folder; else the
+    only one of this machine. Raises UserError."""
+    from shunter.batching.page.runtime import RuntimeFolderError, live, only_live
+    from shunter.plugins.management import NAME as SOCKET
+    from shunter.plugins.management import RemoteHost
+
+    if management is not None and runtime is not None:
+        raise UserError("--management and --runtime name a server each: leave one out")
+    if management is not None:
+        return host_of(management, token)
+    try:
+        folders = live(os.environ) if runtime is None else [only_live(runtime)]
+    except RuntimeFolderError as error:
+        raise UserError(str(error)) from error
+    asked = [each.path for each in folders if (each.path / SOCKET).exists()]
+    if len(asked) == len(folders) == 1:
+        return RemoteHost(asked[0], "Triton")
+    if runtime is not None:
+        raise UserError(f"{runtime} is of a TorchServe: name its management API by --management")
+    if asked:
+        named = ", ".join(str(each.path) for each in folders)
+        raise UserError(
+            f"several servers are running, {named}: name a Triton with --runtime, a "
+            "TorchServe with --management"
+        )
+    return host_of(MANAGEMENT, token)
 
 
 def status_of(backend: Path) -> dict[str, Any]:
@@ -56,7 +90,7 @@ def process_of(
     """
     _check(name)
     if name == TRITON:
-        from shunter.plugins.triton.process import TritonProcess
+        from shunter.plugins.triton.serving.process import TritonProcess
 
         return TritonProcess(
             store=store,

@@ -24,6 +24,10 @@ class TorchServeRuntime:
         cores: Sequence[int] | None = None,
         batch: int = 1,
         variables: Mapping[str, str] | None = None,
+        load_s: float | None = None,
     ) -> ModelWorker:
         """See the protocol."""
-        return ModelWorker(model, threads=threads, cores=cores, batch=batch, variables=variables)
+        timeout = {} if load_s is None else {"timeout_s": load_s}
+        return ModelWorker(
+            model, threads=threads, cores=cores, batch=batch, variables=variables, **timeout
+        )

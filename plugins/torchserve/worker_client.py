@@ -25,13 +25,14 @@ from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve import isolation
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.worker_messages import batch_message, load_message
-from shunter.plugins.torchserve.worker_process import last_lines, peak_bytes
+from shunter.plugins.torchserve.worker_process import last_lines, peak_bytes, raised_in
 
 METRICS = """
 model_metrics:
   gauge:
     - {name: PredictionTime, unit: ms, dimensions: [ModelName, Level]}
 """
+PROGRAM = "shunter.handlers.torchserve.worker"
 LONGEST = 1 << 30
 """Bytes of a field of an answer. A worker that says more has lost its place in the protocol."""
 START_S = 120.0
@@ -103,13 +104,7 @@ class ModelWorker:
             ),
             **self._variables,
         }
-        command = [
-            sys.executable,
-            "-m",
-            "shunter.handlers.torchserve.worker",
-            "--sock-type",
-            "unix",
-        ]
+        command = [sys.executable, "-m", PROGRAM, "--sock-type", "unix"]
         command += ["--sock-name", str(path), "--metrics-config", str(metrics)]
         with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
@@ -134,7 +129,7 @@ class ModelWorker:
                 connection.close()
                 self._check_alive("before it listened", wait_s=0.02)
                 if time.monotonic() > end:
-                    raise WorkerFailed(self._explain("did not listen")) from None
+                    raise self._failed("did not listen") from None
             else:
                 connection.settimeout(self._deadline_s)
                 self._stream = connection.makefile("rb")
@@ -144,7 +139,7 @@ class ModelWorker:
         message = load_message(model.name, str(model.folder), self._batch, model.handler)
         code, text, _ = self._exchange(message)
         if code != 200:
-            raise WorkerFailed(self._explain(f"could not load the model: {text}"))
+            raise self._failed(f"could not load the model: {text}")
 
     def run(self, samples: Sequence[Sample]) -> float:
         """Run one batch; return the seconds from sending to the whole answer.
@@ -156,11 +151,11 @@ class ModelWorker:
         code, text, answers = self._exchange(message)
         elapsed = time.perf_counter() - begin
         if code != 200:
-            raise WorkerFailed(self._explain(f"answered {code} {text}"))
+            raise self._failed(f"answered {code} {text}")
         for status, body in answers:
             if status != 200:
                 said = body[:200].decode("utf-8", "replace")
-                raise WorkerFailed(self._explain(f"answered a request with {status}: {said}"))
+                raise self._failed(f"answered a request with {status}: {said}")
         if len(answers) != len(samples):
             raise WorkerFailed(f"{len(answers)} answers to {len(samples)} requests")
         return elapsed
@@ -232,16 +227,19 @@ class ModelWorker:
         try:
             self._socket.sendall(message)
         except OSError as error:
-            raise WorkerFailed(self._explain(f"took no request: {error}")) from error
+            raise self._failed(f"took no request: {error}") from error
 
     def _read(self, count: int) -> bytes:
         try:
             data = self._stream.read(self._checked(count))
+        except TimeoutError as error:
+            what = f"did not answer: timed out after {self._deadline_s:g} s"
+            raise self._failed(what) from error
         except OSError as error:
-            raise WorkerFailed(self._explain(f"did not answer: {error}")) from error
+            raise self._failed(f"did not answer: {error}") from error
         if len(data) < count:
             self._check_alive("and did not answer", wait_s=CLOSE_S)
-            raise WorkerFailed(self._explain("closed its connection"))
+            raise self._failed("closed its connection")
         return data
 
     def _i32(self) -> int:
@@ -267,7 +265,7 @@ class ModelWorker:
 
     def _checked(self, count: int) -> int:
         if not 0 <= count <= LONGEST:
-            raise WorkerFailed(self._explain(f"answered nonsense: a length of {count}"))
+            raise self._failed(f"answered nonsense: a length of {count}")
         return count
 
     def _end(self) -> os.waitid_result | None:
@@ -284,10 +282,19 @@ class ModelWorker:
     def _check_alive(self, when: str, wait_s: float) -> None:
         end = self._wait(wait_s)
         if end is not None:
-            kind = "status" if end.si_code == os.CLD_EXITED else "signal"
-            raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
+            raise self._ended(end, f" {when}")
 
-    def _explain(self, what: str) -> str:
+    def failure(self) -> WorkerFailed:
+        """Of one that is dead and not closed: how it ended, and its last lines."""
+        end = self._end()
+        return self._failed("does not answer") if end is None else self._ended(end)
+
+    def _ended(self, end: os.waitid_result, when: str = "") -> WorkerFailed:
+        kind = "status" if end.si_code == os.CLD_EXITED else "signal"
+        failed = self._failed(f"ended with {kind} {end.si_status}{when}")
+        cause = raised_in(failed.lines) if kind == "status" else ""
+        return WorkerFailed(f"{failed.why}: {cause}", failed.lines) if cause else failed
+
+    def _failed(self, what: str) -> WorkerFailed:
         assert self._folder is not None
-        tail = "\n  ".join(last_lines(self._folder / LOG))
-        return f"the worker {what}" + (f"; its last lines:\n  {tail}" if tail else "")
+        return WorkerFailed(f"the worker {what}", last_lines(self._folder / LOG))

@@ -197,11 +197,15 @@ class Backend:
         reply = self._reply("drain", Kind.DRAIN, model=model, version=version, pid=pid)
         return bool(reply["said"] == Said.DONE)
 
-    def set_policy(self, model: str, version: int, policy: Any) -> None:
-        """Numbers to decide by, from now on: a :class:`model_policy.Policy`."""
+    def set_policy(self, model: str, version: int, policy: Any, capacity: int = 0) -> None:
+        """Numbers to decide by, from now on: a :class:`model_policy.Policy`.
+
+        ``capacity``: requests that may wait, 0: any number.
+        """
         numbers = asdict(policy)
         numbers["cap"] = numbers.pop("threshold_cap")
-        self._reply("policy", Kind.POLICY, model=model, version=version, **numbers)
+        which = {"model": model, "version": version, "capacity": capacity}
+        self._reply("policy", Kind.POLICY, **which, **numbers)
 
     def hold_on(self, page: int) -> None:
         """Strict requests hold on that control page from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,11 +16,13 @@ from typing import Any
 from shunter.allocator.cpus.cpu_list import parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.errors import UserError
-from shunter.plugins.host import HostError, ModelWorker, WorkerFailed, WorkerRuntime
+from shunter.plugins.host import TAIL, HostError, ModelWorker, WorkerFailed, WorkerRuntime
 from shunter.plugins.record import LivingProcess
+from shunter.plugins.triton.archive_keys import LOAD_S
 from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
 from shunter.plugins.triton.published import AUTO, slices_of
 
+LOGGER = logging.getLogger("shunter.triton")
 ATTACH_S = 60.0
 """So long after it has loaded a worker may take to attach."""
 LEAVE_S = 60.0
@@ -62,7 +65,10 @@ class Generation:
     problem: str = ""
     refusals: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Of a process that could not attach: its model and why."""
+    load_s: float = LOAD_S
     is_over: bool = False
+    _told: str = ""
+    """Why a worker failed whose lines were logged last."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, more: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -81,9 +87,12 @@ class Generation:
             with ThreadPoolExecutor(max(1, len(self.places))) as pool:
                 list(pool.map(lambda place: self._start(place, more), self.places))
         except WorkerFailed as error:
+            self._log(error)
             self.kill()
+            tail = "\n  ".join(["", *error.lines[-TAIL:]])
             raise HostError(
-                f"workers of model {self.model.name} did not load: {error}; the log says why"
+                f"workers of model {self.model.name} did not load: {error.why}; the log says why"
+                f"{tail.rstrip()}"
             ) from error
 
     def _start(self, place: Place, more: Mapping[str, str]) -> None:
@@ -98,6 +107,7 @@ class Generation:
             cores=parse_cpu_list(place.cores) if place.cores not in ("", AUTO) else None,
             batch=place.batch,
             variables=variables,
+            load_s=self.load_s,
         )
         with self._lock:
             if self.is_over:
@@ -168,18 +178,29 @@ class Generation:
 
     def _lost(self, place: Place, now: float) -> None:
         assert place.worker is not None
+        failure = place.worker.failure()
+        self._log(failure)
         place.worker.close()
         place.worker = None
         held = now - place.started > LONGEST_PAUSE_S
         place.pause_s = FIRST_PAUSE_S if held else place.pause_s
         place.due = now + place.pause_s
         place.pause_s = min(2 * place.pause_s, LONGEST_PAUSE_S)
-        self.problem = "a worker was lost"
+        self.problem = failure.why
+
+    def _log(self, failure: WorkerFailed) -> None:
+        if self.is_over:
+            return
+        is_new, self._told = failure.why != self._told, failure.why
+        lines = "\n  ".join(["", *failure.lines]) if is_new else ""
+        LOGGER.error("model %s: %s%s", self.model.name, failure.why, lines.rstrip())
 
     def _restarted(self, place: Place) -> None:
         assert place.restart is not None
         error, place.restart = place.restart.exception(), None
-        self.problem = str(error) if error else ""
+        self.problem = error.why if isinstance(error, WorkerFailed) else str(error or "")
+        if isinstance(error, WorkerFailed):
+            self._log(error)
         if error:
             place.due = time.monotonic() + place.pause_s
             place.pause_s = min(2 * place.pause_s, LONGEST_PAUSE_S)

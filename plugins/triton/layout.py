@@ -133,6 +133,7 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
                 *("slo_ns", "ahead", "mixes", "admission"),
             )
         ),
+        ControlField("capacity", "requests that may wait; 0: any number"),
     ),
     "list": (ControlField("kind", "KIND_LIST"),),
     "state": (

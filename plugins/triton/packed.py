@@ -25,7 +25,7 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import InstanceGroup
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import WorkerRuntime
-from shunter.plugins.triton import build
+from shunter.plugins.triton import archive_keys, build
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.served import (
@@ -161,11 +161,13 @@ class PackedWorkers:
         found = unpacked(self._runtime, archive, self._folder / str(number), name, None)
         served = replace(found, number=version)
         self._reception.policies[name, version] = usual_policy(served)
+        self._reception.capacities[name, version] = archive_keys.capacity_of(served.model)
         usual = (InstanceGroup(1, 1, served.batch),)
         variables = {**variables_of(served), "SHUNTER_FRONT_END": str(attach_at)}
         configuration = configuration_of(served, usual)
         cores = [served.cores] * len(configuration)
         workers = Generation(served.model, configuration, cores, variables, self._runtime)
+        workers.load_s = archive_keys.load_s(served.model)
         return workers, version
 
     def look_after(self) -> list[str]:

@@ -107,11 +107,13 @@ NO_STATE: Mapping[str, Any] = {
 
 
 def clipped(identity: SlotIdentity) -> SlotIdentity:
-    """The same with texts that fit."""
+    """The same with texts that fit: of each its first line, which says what and why."""
     texts = {name: getattr(identity, name) for name in ("last_change", "problem")}
-    return replace(
-        identity, **{n: t.encode()[:_LONGEST].decode(errors="ignore") for n, t in texts.items()}
-    )
+    return replace(identity, **{n: _first_line(t) for n, t in texts.items()})
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].encode()[:_LONGEST].decode(errors="ignore")
 
 
 def wanted_of(commands: Commands) -> tuple[Configuration, tuple[str, ...]]:

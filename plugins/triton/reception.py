@@ -55,6 +55,8 @@ class Reception:
         """Of each process that was refused last time: its model and why."""
         self.policies: dict[tuple[str, int], Policy] = {}
         """Numbers to decide by, of model versions: the backend gets them with each worker."""
+        self.capacities: dict[tuple[str, int], int] = {}
+        """How many requests of a model version may wait, where that is said."""
 
     def start(self) -> None:
         """From now on workers are taken in."""
@@ -137,7 +139,7 @@ class Reception:
         try:
             which = attach.model, int(attach.version or 1)
             if policy := self.policies.get(which):
-                backend.set_policy(*which, policy)
+                backend.set_policy(*which, policy, self.capacities.get(which, 0))
             backend.attach(attach, connection, self._free_bytes())
         except BackendGone:
             # It may have been attached: the backend has its connection then. Else it comes again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +88,18 @@ class Repository:
     def load(self, name: str) -> None:
         """Let the server read a model (again). Raises HostError."""
         self._call(f"/v2/repository/models/{name}/load")
+
+    def load_version(self, name: str, version: int) -> None:
+        """Let the server read a version that was written; the others serve on. Raises HostError: it
+        does not want it, and it is removed again."""
+        try:
+            self.load(name)
+        except HostError:
+            self.remove(name, version)
+            if self.has_others(name, version):
+                with contextlib.suppress(HostError):
+                    self.load(name)  # or it would call the model one that did not load
+            raise
 
     def unload(self, name: str) -> None:
         """Let the server forget a model when it has answered all that it holds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import SlotWriter
+from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation, Strangers
 from shunter.plugins.triton.published import AUTO, clipped, slices_of
 from shunter.plugins.triton.repository import config_text
@@ -33,26 +33,12 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _HOSTED = ("name", "version", "configuration", "ready", "problem")
 _SERVED = ("auto", "generation", "last_change")
-USUAL_BATCH = 1
-"""Of an archive that does not say it."""
-_MOST = 1e9
-"""Of whatever an archive counts, so that its nanoseconds fit."""
 
 
 def number_of(version: str) -> int:
     """A version of an archive, as Triton counts: its whole number, at least 1."""
     found = re.match(r"\d*", version)
     return int(found[0] or 0) or 1 if found else 1
-
-
-def _number(name: str, said: Any) -> float:
-    try:
-        found = float(said)
-    except (TypeError, ValueError):
-        found = math.nan
-    if not 0 <= found <= _MOST:
-        raise HostError(f"{name} {said!r} of the archive; allowed: a number from 0 to {_MOST:.0e}")
-    return found
 
 
 @dataclass(eq=False)
@@ -140,7 +126,7 @@ def unpacked(
     name = name or str(model.name)
     if not _NAME.match(name):
         raise HostError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")
-    batch = batch or int(_number("batchSize", model.config.get("batchSize", USUAL_BATCH)))
+    batch = batch or archive_keys.batch_of(model)
     number = number_of(model.version)
     return Served(*(name, number, model.version, archive, folder), replace(model, name=name), batch)
 
@@ -154,10 +140,10 @@ def identity_of(served: Served, entries: int) -> SlotIdentity:
             slot_state=1,
             generation=served.generation,
             registered_batch_size=served.batch,
-            registered_max_wait_us=_max_wait_ms(served) * 1000,
-            queue_capacity=entries,
+            registered_max_wait_us=archive_keys.max_wait_ms(served.model) * 1000,
+            queue_capacity=archive_keys.capacity_of(served.model) or entries,
             group_count=len(served.configuration),
-            slo_us=_slo_ns(served) // 1000,
+            slo_us=archive_keys.slo_ns(served.model) // 1000,
             model_name=served.name,
             model_version=served.version,
             auto=int(served.auto),
@@ -176,7 +162,10 @@ def place_of(served: Served, cores: str) -> GroupTelemetry:
 
 def usual_policy(served: Served) -> Policy:
     """Numbers to decide by, as long as nobody says others."""
-    return Policy(max_wait_ns=_max_wait_ms(served) * 1_000_000, slo_ns=_slo_ns(served))
+    return Policy(
+        max_wait_ns=archive_keys.max_wait_ms(served.model) * 1_000_000,
+        slo_ns=archive_keys.slo_ns(served.model),
+    )
 
 
 def variables_of(served: Served) -> dict[str, str]:
@@ -188,9 +177,10 @@ def variables_of(served: Served) -> dict[str, str]:
         "SHUNTER_MODEL_VERSION": str(served.number),
         "SHUNTER_WARM_UP": "1",
         "SHUNTER_CLASS": _class(served),
-        "SHUNTER_SLO_NS": str(_slo_ns(served)),
+        "SHUNTER_SLO_NS": str(archive_keys.slo_ns(served.model)),
+        "SHUNTER_CLIENT_TIMEOUT_NS": str(archive_keys.client_timeout_ns(served.model)),
         "SHUNTER_RETRY": "1" if served.model.section.get("retry", True) else "0",
-        "SHUNTER_RESPONSE_TIMEOUT_S": str(_response_timeout_s(served)),
+        "SHUNTER_RESPONSE_TIMEOUT_S": str(archive_keys.response_timeout_s(served.model)),
     }
     if served.slot is not None:
         variables["SHUNTER_SLOT"] = str(served.slot.index)
@@ -207,20 +197,6 @@ def _class(served: Served) -> str:
     return str(served.model.section.get("class", "strict")).replace("-", "_")
 
 
-def _max_wait_ms(served: Served) -> int:
-    return int(_number("maxBatchDelay", served.model.config.get("maxBatchDelay", 0)))
-
-
-def _slo_ns(served: Served) -> int:
-    return int(_number("slo_ms", served.model.section.get("slo_ms", 0)) * 1e6)
-
-
-def _response_timeout_s(served: Served) -> Any:
-    said = served.model.config.get("responseTimeout", 120)
-    _number("responseTimeout", said)
-    return said
-
-
 def record_of(served: Served) -> RecordedModel:
     """For the next host."""
     if served.recorded is not None:
@@ -229,6 +205,7 @@ def record_of(served: Served) -> RecordedModel:
         *(served.archive.name, served.name, served.batch),
         format_configuration(served.configuration),
         list(served.workers.cores) if served.workers else [],
+        served.auto,
     )
 
 

@@ -20,13 +20,14 @@ from shunter.plugins import host as protocols
 from shunter.plugins import hosts
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
+from shunter.plugins.management import ManagementSocket, RemoteHost
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.host import TorchServeHost
 from shunter.plugins.torchserve.process import TorchServeProcess
 from shunter.plugins.torchserve.runtime import TorchServeRuntime
 from shunter.plugins.torchserve.worker_client import ModelWorker
-from shunter.plugins.triton.host import TritonHost
-from shunter.plugins.triton.process import TritonProcess
+from shunter.plugins.triton.serving.host import TritonHost
+from shunter.plugins.triton.serving.process import TritonProcess
 
 PATIENCE_S = 300
 """Nothing that a test waits for takes so long, even on a machine that is busy otherwise."""
@@ -89,6 +90,36 @@ class FakeSite:
             yield
         finally:
             self.process.host.broken.clear()
+
+
+class RemoteProcess:
+    """A process as another one sees it."""
+
+    def __init__(self, process, folder):
+        folder.mkdir(exist_ok=True)
+        self._process = process
+        ManagementSocket(folder, process.host).is_open = True
+        self.host = RemoteHost(folder, process.name)
+
+    def __getattr__(self, name):
+        return getattr(self._process, name)
+
+
+class RemoteSite(FakeSite):
+    """A server in memory, asked from another process."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self._host = self.process.host
+        self.process = RemoteProcess(self.process, folder)
+
+    @contextlib.contextmanager
+    def broken(self, model):
+        self._host.broken.add(model)
+        try:
+            yield
+        finally:
+            self._host.broken.clear()
 
 
 class RealSite:
@@ -161,9 +192,7 @@ class TritonSite(RealSite):
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.process = hosts.process_of(
-            self.store, [], folder=folder / "server", name=hosts.TRITON
-        )
+        self.process = hosts.process_of(self.store, [], folder=folder / "server", name=hosts.TRITON)
         self._parameters = {}
 
     def ask_soon(self, model):
@@ -182,6 +211,7 @@ class TritonSite(RealSite):
 
 SITES = [
     pytest.param(FakeSite, id="memory"),
+    pytest.param(RemoteSite, id="management"),
     pytest.param(TorchServeSite, id="torchserve", marks=pytest.mark.e2e),
     pytest.param(TritonSite, id="triton", marks=pytest.mark.triton),
 ]
@@ -351,6 +381,7 @@ def test_draining_answers_what_is_held_and_ends(site, host, clients):
 
 IMPLEMENTED = [
     (protocols.Host, TorchServeHost),
+    (protocols.Host, RemoteHost),
     (protocols.Host, FAKE.FakeHost),
     (protocols.Host, TritonHost),
     (protocols.HostProcess, TorchServeProcess),

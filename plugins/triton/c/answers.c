@@ -15,6 +15,7 @@ static const struct {
     [SHUNTER_END_BAD] = {TRITON_INVALID_ARG, "the tensors are not what the model takes"},
     [SHUNTER_END_LATE] = {TRITON_UNAVAILABLE, "Request timeout expired: its deadline cannot be met any more"},
     [SHUNTER_END_REFUSED] = {TRITON_UNAVAILABLE, "refused: it would be answered after its deadline"},
+    [SHUNTER_END_FULL] = {TRITON_UNAVAILABLE, NULL},
     [SHUNTER_END_NO_WORKER] = {TRITON_UNAVAILABLE, "no worker has the model loaded: see `shunter status`"},
     [SHUNTER_END_FAILED] = {TRITON_INTERNAL, "the model's handler failed; the worker's log says how"},
     [SHUNTER_END_DIED] = {TRITON_INTERNAL, "the worker died of this request, twice"},

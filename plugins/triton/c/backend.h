@@ -31,6 +31,7 @@ enum shunter_end {
     SHUNTER_END_BAD,         /* says the worker */
     SHUNTER_END_LATE,
     SHUNTER_END_REFUSED,
+    SHUNTER_END_FULL,        /* so many wait already, says its text */
     SHUNTER_END_NO_WORKER,
     SHUNTER_END_FAILED,
     SHUNTER_END_DIED,
@@ -122,6 +123,8 @@ struct shunter_function {
     int32_t *free;            /* entries */
     uint32_t free_count;
     struct shunter_calls backlog[SHUNTER_CLASSES]; /* that have no entries yet */
+    uint64_t capacity;         /* entries that may wait; 0: any number */
+    uint32_t coming;           /* entries of calls that do not wait in the dispatcher yet */
     uint32_t calls;            /* that have come and are not answered */
     struct shunter_calls done; /* that are to be answered */
     bool withdraws;            /* a call does */
@@ -227,6 +230,12 @@ static inline uint32_t shunter_rows_each(
     const struct shunter_function *function, const struct shunter_call *call) {
     return function->told.batched ? call->rows : 1;
 }
+
+/* ---- limits (limits.c) */
+
+/* Under the lock: this one may wait; a strict one in place of the youngest best-effort one, where as
+ * many wait as may. False: it is answered so. */
+bool shunter_may_wait(struct shunter_function *function, struct shunter_call *call);
 
 /* ---- serving (serving.c) */
 

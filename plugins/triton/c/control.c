@@ -136,6 +136,7 @@ static struct control_reply on_policy(
         .ahead = (uint32_t)told->ahead,
         .mixes = (uint32_t)told->mixes,
         .admission = (uint32_t)told->admission};
+    function->capacity = told->capacity;
     if (function->served) {
         function->served->policy = function->policy;
     }

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x7f754aa7ed7e5dc7ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x4a2b2821bf10c84ULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
@@ -103,8 +103,9 @@ struct control_policy {
     uint64_t ahead; /* batching/c/policy.h */
     uint64_t mixes; /* batching/c/policy.h */
     uint64_t admission; /* batching/c/policy.h */
+    uint64_t capacity; /* requests that may wait; 0: any number */
 };
-_Static_assert(sizeof(struct control_policy) == 368, "policy");
+_Static_assert(sizeof(struct control_policy) == 376, "policy");
 
 struct control_list {
     uint64_t kind; /* KIND_LIST */

@@ -23,6 +23,7 @@ static void look_through_backlog(
                         : is_unserved                                      ? SHUNTER_END_NO_WORKER
                                                                            : SHUNTER_END_OK;
             const bool stays = call->end == SHUNTER_END_OK;
+            function->coming -= stays ? 0 : call->entries;
             shunter_append(stays ? &function->backlog[class] : &function->done, call);
         }
     }

@@ -80,6 +80,7 @@ static void fill_all(struct shunter_function *function, struct shunter_calls cal
     pthread_mutex_lock(&function->lock);
     for (struct shunter_call *call = filled.first, *next; call; call = next) {
         next = call->next;
+        function->coming -= call->entries;
         if (call->end == SHUNTER_END_OK) {
             enqueue(function, call);
         } else {
@@ -161,7 +162,15 @@ void shunter_submit(
     }
     for (struct shunter_call *call = good.first, *next; call; call = next) {
         next = call->next;
+        if (!shunter_may_wait(function, call)) {
+            continue;
+        }
+        function->coming += call->entries;
         shunter_append(&function->backlog[call->class], call);
+        if (function->capacity && next) { // who goes to a worker now is not in the way of the next
+            make_room(function);
+            decide(function);
+        }
     }
     if (is_served) {
         make_room(function);

@@ -22,7 +22,7 @@ from shunter.batching.page.records import GroupCommands, SlotCommands
 def test_a_created_page_can_be_attached_and_tells_its_owner(page, page_path):
     with ControlPage.attach(page_path) as other:
         header = other.header()
-    assert (header.owner_pid, header.created_unix_ns, header.jvm_heartbeat_ns) == (1, 2, 3)
+    assert (header.owner_pid, header.created_unix_ns, header.server_heartbeat_ns) == (1, 2, 3)
     assert header.controller_pid == 0
 
 

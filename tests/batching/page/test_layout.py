@@ -20,7 +20,7 @@ HEADER = {
     "owner_pid": 48,
     "created_unix_ns": 56,
     "server": 64,
-    "jvm_heartbeat_ns": 128,
+    "server_heartbeat_ns": 128,
     "controller_pid": 256,
     "controller_heartbeat_ns": 264,
     "controller_cycles": 272,

@@ -287,6 +287,8 @@ def test_serve_takes_settings_as_key_and_value():
     assert serve.parse_settings(["a=1", " b = c=d"]) == {"a": "1", "b": "c=d"}
     with pytest.raises(UserError, match="write KEY=VALUE"):
         serve.parse_settings(["batch"])
+    with pytest.raises(UserError, match="a is given twice"):
+        serve.parse_settings(["a=1", "a=2"])
 
 
 def test_serve_loads_every_archive_of_the_store_unless_told(tmp_path):
@@ -342,3 +344,41 @@ class TestDemo:
         assert ["REST", "strict", "10", "9", "0", "1.0", "1.0"] in [
             line.replace("│", " ").split() for line in text.splitlines()
         ]
+
+
+TOLD = dict.fromkeys(("queued", "requests", "batches", "failed", "expired", "rejected"), 0)
+TOLD |= {"name": "digits", "version": 1, "ready": 2, "answered": 41, "abandoned": 0}
+
+
+def test_the_status_of_a_triton_without_serve_is_watched_too(run, monkeypatch):
+    asked = []
+
+    def told(socket):
+        asked.append(socket)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {"server": "Triton", "models": [TOLD | {"answered": 40 + len(asked)}]}
+
+    monkeypatch.setattr("shunter.plugins.hosts.status_of", told)
+    status, out, _ = run("status", "--triton", "at", "--watch", "--every", "0.1")
+    assert (status, len(asked)) == (0, 3)
+    assert "digits" in out and "42" in out
+    assert json.loads(run("status", "--triton", "at", "--json")[1])["server"] == "Triton"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("status", "--triton", "at", "--runtime", "x"), "--runtime and --triton each name"),
+        (("status", "--json", "--watch"), "--json prints once"),
+        (("status", "--every", "3"), "--every is of --watch"),
+        (("status", "--token", "k", "--triton", "at"), "name it by --management"),
+        (("serve", "--triton", "--tokens"), "http-restricted-api"),
+        (("serve", "--triton", "--verbose"), "log-verbose=1"),
+        (("pack", "--triton", ".", "--output", "p", "--name", "x"), "--name: not with --triton"),
+        (("pack", "--triton", ".", "--no-weights"), "--no-weights: not with --triton"),
+    ],
+)
+def test_an_option_that_would_not_be_heeded_is_refused_with_a_reason(run, arguments, said):
+    status, _, err = run(*arguments)
+    assert status == 2 and said in err and err.count("\n") == 1

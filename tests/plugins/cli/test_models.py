@@ -1,18 +1,29 @@
 """``shunter load``, ``unload`` and ``configure``, on a server in memory."""
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
 import pytest
 
+from shunter.batching.page.runtime import OwnFolder
 from shunter.plugins import hosts
 from shunter.plugins.cli import main as cli
+from shunter.plugins.host import HostError
+from shunter.plugins.management import STARTING, ManagementSocket
 
 FAKE = Path(__file__).parents[1] / "fake_host.py"
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def environ(monkeypatch, tmp_path):
+    """No server runs here but those of the test."""
+    monkeypatch.setenv("SHUNTER_RUNTIME_DIR", str(tmp_path))
+    return {"SHUNTER_RUNTIME_DIR": str(tmp_path)}
+
+
+@pytest.fixture
+def asked(monkeypatch, environ):
     """A host in memory, and with which address and key it was chosen."""
     spec = importlib.util.spec_from_file_location("cli_fake_host", FAKE)
     module = importlib.util.module_from_spec(spec)
@@ -71,3 +82,56 @@ def test_a_mistake_is_one_sentence_and_status_2(run, arguments, said):
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert said in err and err.count("\n") == 1
+
+
+@pytest.fixture
+def started(environ, asked):
+    """Makes the runtime folder of a server; with a management socket of the host in memory."""
+    with contextlib.ExitStack() as stack:
+
+        def started(*, listens):
+            folder = OwnFolder(environ)
+            stack.callback(folder.close)
+            if listens:
+                found = ManagementSocket(folder.folder.path, asked)
+                stack.callback(found.close)
+                return folder.folder.path, found
+            return folder.folder.path
+
+        yield started
+
+
+def test_the_only_server_here_is_asked_if_it_listens_and_any_by_its_folder(run, asked, started):
+    path, socket = started(listens=True)
+    assert run("load", "m-1.0.mar") == (2, "", f"shunter: {STARTING}\n")
+    socket.is_open = True
+    assert run("load", "m-1.0.mar")[:2] == (0, "m/1.0 runs 1x0x1, 1 worker ready\n")
+    assert run("load", "m-1.0.mar")[2] == "shunter: m/1.0 is there already; unload it first\n"
+    other = started(listens=False)
+    status, _, said = run("configure", "m", "2x1x8")
+    assert status == 2 and "several servers are running" in said and str(other) in said
+    assert run("configure", "m", "2x1x8", "--runtime", str(path))[0] == 0
+    assert asked.models()[0].configuration == "2x1x8"
+    assert "by --management" in run("unload", "m", "--runtime", str(other))[2]
+    both = ("--runtime", str(path), "--management", "http://x:1")
+    assert "leave one out" in run("unload", "m", *both)[2]
+    assert asked.chosen == []
+    assert run("unload", "m", "--management", "http://x:1")[0] == 0
+    assert asked.chosen == [("http://x:1", None)]
+
+
+def test_a_runtime_folder_that_has_no_room_for_a_socket_is_named(tmp_path, asked):
+    with pytest.raises(HostError, match="too long; SHUNTER_RUNTIME_DIR names another"):
+        ManagementSocket(tmp_path / ("x" * 100), asked)
+
+
+def test_what_is_asked_without_sense_ends_nobody(started):
+    _, socket = started(listens=True)
+    socket.is_open = True
+    for line in (
+        b"no json",
+        b"[]",
+        b'{"ask": "load", "with": {}}',
+        b'{"ask": "__init__", "with": 0}',
+    ):
+        assert b'{"refused": "' in socket.answer(line)

@@ -38,7 +38,7 @@ def test_python_reads_every_word_that_java_wrote(run_tool, make_golden, page_pat
         assert page.read_identity(0).model_name == make_golden.MODEL_NAME
         assert page.read_commands(0) is None
         assert page.header().owner_pid > 0
-        assert page.header().jvm_heartbeat_ns > 0
+        assert page.header().server_heartbeat_ns > 0
 
 
 def test_java_makes_no_page_on_another_processor(run_tool, page_path, monkeypatch):

@@ -10,6 +10,7 @@ from shunter.model_store.pack import pack
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve.archives import unpack
 from shunter.plugins.torchserve.worker_client import ModelWorker
+from shunter.plugins.torchserve.worker_process import raised_in
 
 pytest.importorskip("model_archiver")
 
@@ -209,3 +210,36 @@ def test_the_temporary_folder_may_have_a_long_path(model, tmp_path, monkeypatch)
 def test_a_cpu_that_is_not_there_is_named(model):
     with pytest.raises(WorkerFailed, match=r"(?s)ended with status 1 .*CPU 8191 is not available"):
         ModelWorker(model, threads=1, cores=[8191]).start()
+
+
+CHAIN = """Traceback (most recent call last):
+  File "a.py", line 1, in f
+OSError: libx.so: cannot open shared object file
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "b.py", line 2, in g
+ImportError: no x here
+"""
+
+
+DURING = CHAIN.replace(
+    "The above exception was the direct cause of", "During handling of the above"
+)
+TOLD = "ImportError: no x here, caused by OSError: libx.so: cannot open shared object file"
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", ""),
+        ("The error: none was raised\nValueError is not raised here", ""),
+        (CHAIN, TOLD),
+        (DURING, TOLD),
+        (f"{CHAIN}Traceback:\nnp.LinAlgError: singular\nthe end", "np.LinAlgError: singular"),
+        ("Traceback (most recent call last):\nKeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_what_a_log_says_was_raised_last_comes_with_its_causes(log, told):
+    assert raised_in(log.splitlines()) == told

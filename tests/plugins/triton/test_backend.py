@@ -185,6 +185,16 @@ def test_packed_requests_get_their_own_results_or_an_error_once(site, batched):
     assert int(found[INVALID]) > 0  # texts that lie
 
 
+def test_more_requests_than_may_wait_are_turned_away_and_those_that_wait_are_answered(site):
+    site.reception.policies["m", 1] = Policy()
+    site.reception.capacities["m", 1] = 2
+    site.worker(16)
+    found = site.ended(site.serve(4, 90, 16))
+    assert (count(found), found["wrong"]) == (360, "0")
+    assert int(found[UNAVAILABLE]) > 0 and int(found[OK]) > 0
+    assert int(found[UNAVAILABLE]) + int(found[OK]) == 360
+
+
 class StreamedWorker(packed_worker.PackedWorker):
     """An answer to n numbers has n % PARTS parts; of some it says early that none follows."""
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shunter.allocator.planning.configuration import parse_configuration
 from shunter.batching.queue.attach import receive, send
 from shunter.plugins.host import HostError, WorkerFailed
 from shunter.plugins.record import RecordedModel
@@ -17,13 +18,16 @@ from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton import backend, generation, layout, reception
 from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
 from shunter.plugins.triton.generation import Generation
-from shunter.plugins.triton.host import TritonHost
 from shunter.plugins.triton.installation import Installation
 from shunter.plugins.triton.layout import Kind
 from shunter.plugins.triton.packed import ARCHIVE, PackedWorkers
-from shunter.plugins.triton.process import TritonProcess
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
+from shunter.plugins.triton.served import identity_of
+from shunter.plugins.triton.serving import taking_over
+from shunter.plugins.triton.serving.host import TritonHost
+from shunter.plugins.triton.serving.process import TritonProcess
+from shunter.plugins.triton.serving.surroundings import logged_in
 
 PATIENCE_S = 60
 TENSORS = {
@@ -113,8 +117,11 @@ class FakeWorker:
         self._runtime.starting.set()
         assert self._runtime.may_start.wait(PATIENCE_S)
         if self._runtime.fails:
-            raise WorkerFailed("it does not load")
+            raise WorkerFailed("it does not load", ["ImportError: no such", "of a handler"])
         return self
+
+    def failure(self):
+        return WorkerFailed("the worker ended with signal 9", ["its last words"])
 
     def kill(self):
         """There is no process yet."""
@@ -135,8 +142,9 @@ class FakeRuntime:
         said = json.loads(archive.read_text())
         return Model(said["name"], said["version"], said["config"])
 
-    def worker(self, model, **_):
+    def worker(self, model, **given):
         self.on_worker()
+        self.given = given
         self.workers.append(FakeWorker(self))
         return self.workers[-1]
 
@@ -296,6 +304,114 @@ def test_a_host_that_ends_while_it_takes_over_has_recorded_all(site):
     assert [bool(each.problem) for each in host.served] == [False, True, False]
 
 
+def test_what_was_not_loaded_when_a_host_takes_over_comes_all_the_same(site, monkeypatch):
+    """And workers that do not come at once are started again."""
+    monkeypatch.setattr(taking_over, "FIRST_PAUSE_S", 0)
+    host, runtime = site.host, site.runtime
+    host._states = lambda: {("a", 1): {"loaded": 1, "pids": {}}}
+    (host.repository.folder / "b/1").mkdir(parents=True)  # its load was under way
+    models = [*recorded("a", "b"), RecordedModel("c.mar", "c", 1, "", [], auto=False)]
+    runtime.fails = True
+    host.take_over(models)
+    a, b, c = host.served
+    assert [each.is_late for each in (a, b, c)] == [False, True, True]
+    assert host.records() == models and "it does not load" in b.problem
+    assert [each.auto for each in (a, b, c)] == [True, True, False]
+    runtime.fails = False
+
+    def both():
+        host.look_after()
+        return a.workers and b.workers
+
+    wait_until(both)
+    assert (b.problem, c.workers) == ("", None)
+    assert [each.auto for each in host.records()] == [True, True, False]
+    site.calls.clear()
+    host.load_late(b)
+    assert site.calls == ["/v2/repository/models/b/load"]
+    assert not (host.repository.folder / "c").exists()
+
+
+def test_a_version_that_the_server_refuses_leaves_the_others_as_they_were(site):
+    host = site.host
+    host.load("a.mar")
+    second = {"name": "a", "version": "2", "config": {"shunter": {"tensors": TENSORS}}}
+    (site.folder / "store/a2.mar").write_text(json.dumps(second))
+    folder, calls = host.repository.folder / "a", []
+
+    def call(path):
+        calls.append(sorted(each.name for each in folder.iterdir() if each.is_dir()))
+        if len(calls) == 1:
+            raise HostError("Triton answered 400")
+
+    host.repository._call = call
+    with pytest.raises(HostError, match="answered 400"):
+        host.load("a2.mar")
+    assert calls == [["1", "2"], ["1"]]  # once more, without it
+    assert [each.version for each in host.served] == ["1"]
+
+
+def test_that_a_user_has_set_a_configuration_is_recorded(site):
+    host, saved = site.host, []
+    host.load("a.mar")
+    host.saved = lambda: saved.append(host.records())
+    host.start_generation("a", parse_configuration("2x1x1"))
+    [record] = saved[-1]
+    assert (record.configuration, record.auto) == ("2x1x1", False)
+
+
+def test_an_archive_elsewhere_is_refused_with_where_it_belongs(site):
+    for archive in (str(site.folder / "store/a.mar"), "https://there/a.mar", "../store/a.mar"):
+        with pytest.raises(HostError, match="by their names in its model store, which is"):
+            site.host.load(archive)
+
+
+def test_a_model_without_its_version_is_the_newest_one(site):
+    second = {"name": "a", "version": "12.1", "config": {"shunter": {"tensors": TENSORS}}}
+    (site.folder / "store/a2.mar").write_text(json.dumps(second))
+    site.host.load("a.mar")
+    site.host.load("a2.mar")
+    site.host.unload("a")
+    assert [each.title for each in site.host.served] == ["a/1"]
+    with pytest.raises(HostError, match="no model a/12; there are: a/1"):
+        site.host.retire("a/12")
+
+
+def test_why_a_worker_did_not_load_or_was_lost_is_in_log_and_status(site, tmp_path):
+    host, log = site.host, tmp_path / "server.log"
+    host.load("a.mar")
+    [served] = host.served
+    site.runtime.fails = True
+    with logged_in(log):
+        with pytest.raises(HostError, match=r"(?s)a did not load: it does.*ImportError: no s"):
+            host.start_generation("a", parse_configuration("2x1x1"))
+        said = log.read_text()
+        assert said.count("it does not load\n  ImportError: no such\n  of a handler") == 1
+        assert identity_of(served, 0).last_change == (
+            "generation 2 was undone: workers of model a did not load: it does not load; the log "
+            "says why"
+        )
+        site.runtime.workers[0].is_dead = True
+        host.look_after()
+        assert "ended with signal 9\n  its last words" in log.read_text()
+    assert identity_of(served, 0).problem == "the worker ended with signal 9"
+
+
+def test_limits_of_an_archive_reach_its_workers_and_the_backend(site):
+    limits = {"jobQueueSize": 7, "startupTimeout": 9, "clientTimeoutInMills": 5}
+    config = {**limits, "shunter": {"tensors": TENSORS}}
+    said = {"name": "m", "version": "1", "config": config}
+    (site.folder / "store/m.mar").write_text(json.dumps(said))
+    site.host.load("m.mar")
+    [served] = site.host.served
+    assert site.runtime.given["load_s"] == 9
+    assert site.runtime.given["variables"]["SHUNTER_CLIENT_TIMEOUT_NS"] == "5000000"
+    assert site.host.reception.capacities == {("m", 1): 7}
+    assert identity_of(served, 100).queue_capacity == 7
+    site.host.unload("m")
+    assert site.host.reception.capacities == {}
+
+
 def test_what_the_backend_does_not_say_is_not_forgotten(site, monkeypatch):
     monkeypatch.setattr(backend, "ANSWER_S", 0.05)
     FakeBackend(site.host.backend_at, [])
@@ -333,7 +449,13 @@ def test_a_model_that_could_not_be_unloaded_stays_whole(site):
 
 @pytest.mark.parametrize(
     "config",
-    [{"batchSize": "many"}, {"maxBatchDelay": "long"}, {"responseTimeout": "late"}]
+    [
+        {"jobQueueSize": 0},
+        {"startupTimeout": "soon"},
+        {"batchSize": "many"},
+        {"maxBatchDelay": "long"},
+        {"responseTimeout": "late"},
+    ]
     + [{"shunter": {"slo_ms": each}} for each in ("abc", "nan", "1e30")],
 )
 def test_a_number_that_is_none_is_named_and_leaves_nothing(site, config):
@@ -387,7 +509,7 @@ def test_the_watcher_goes_on_after_a_failure(monkeypatch):
         raise OSError("no space left")
 
     process._host = SimpleNamespace(look_after=look_after)
-    monkeypatch.setattr("shunter.plugins.triton.process.LOOK_S", 0.001)
+    monkeypatch.setattr("shunter.plugins.triton.serving.process.LOOK_S", 0.001)
     process._watch()
     assert len(looked) == 3
 

@@ -97,6 +97,7 @@ def fill(store, folder):
     for name, batch, retry in (("two", 8, True), ("one", 1, False), ("hung", 8, True)):
         config = {"batchSize": batch, "shunter": {**section, "retry": retry}}
         config |= {"responseTimeout": 5} if name == "hung" else {}
+        config |= {"jobQueueSize": 1} if name == "one" else {}
         store.add(name, "tensors", config=config)
     store.add("giving", "tensors", config={"shunter": section | {"class": "best_effort"}})
     slow = variables | {"TENSORS_SLEEP_S": "0.02", "ECHO_NO_LOAD": str(folder / "no-load")}
@@ -402,7 +403,7 @@ def test_what_would_be_late_is_told_while_it_waits(site, one, errors):
     assert site.state("one")["expired"] == 6
 
 
-def test_a_request_that_was_cancelled_does_not_run(site, one):
+def test_a_request_that_was_cancelled_does_not_run_and_no_more_wait_than_may(site, one, errors):
     def done(result, error):
         ended.append(error)
 
@@ -411,6 +412,11 @@ def test_a_request_that_was_cancelled_does_not_run(site, one):
         with site.held("one"):
             call = client.async_infer("one", site.x("grpc", [31.0]), done)
             wait_until(lambda: site.state("one")["queued"] == 1)
+            for kind, status in (("http", "503"), ("grpc", "StatusCode.UNAVAILABLE")):
+                with pytest.raises(errors, match="1 requests wait already; raise jobQ") as told:
+                    site.ask("one", [32.0], kind)
+                assert told.value.status() == status
+            assert site.state("one")["rejected"] == 2
             call.cancel()
             wait_until(lambda: site.state("one")["abandoned"] == 1)
         wait_until(lambda: ended)
@@ -460,9 +466,11 @@ def test_a_reload_and_a_new_generation_under_load_lose_no_request(site, two):
         for _ in range(3):
             load.more()
             site.host.repository.load("two")
-        found = site.host.start_generation("two", parse_configuration("1x1x8"))
+        asked = hosts.running(runtime=site.host.page.path.parent)  # as the command line does
+        found = asked.start_generation("two", parse_configuration("1x1x8"))
         load.more()
     assert load.failures == []
+    assert asked.models() == site.host.models()
     assert (found.configuration, found.ready) == ("1x1x8", 1)
 
 
@@ -490,9 +498,35 @@ def test_the_statistics_of_triton_know_batches(site):
     site.host.unload("two")
 
 
+@contextlib.contextmanager
+def spoiled(site, model):
+    """The server refuses what it is told to load next of a model."""
+    call = site.host.repository._call
+
+    def once(path):
+        site.host.repository._call = call
+        config = site.host.repository.folder / model / "config.pbtxt"
+        text = config.read_text()
+        config.write_text(text.replace('backend: "shunter"', 'backend: "nobody"'))
+        try:
+            call(path)
+        finally:
+            config.write_text(text)
+
+    site.host.repository._call = once
+    yield
+
+
 def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
-    for file in ("cached-1.0.mar", "cached-2.0.mar"):
-        site.host.load(file)
+    site.host.load("cached-1.0.mar")
+    with spoiled(site, "cached"), pytest.raises(HostError, match="Triton answered"):
+        site.host.load("cached-2.0.mar")
+    with contextlib.closing(site.client("http")) as client:
+        assert client.is_model_ready("cached") and client.is_model_ready("cached", "1")
+        index = [each for each in client.get_model_repository_index() if each["name"] == "cached"]
+        assert [each["version"] for each in index if each["state"] == "READY"] == ["1"]
+        assert site.ask("cached", [49.0]) == [99.0]
+    site.host.load("cached-2.0.mar")
     with contextlib.closing(site.client("http")) as client:
         client.load_model("chain")
         for version in ("1", "2", ""):
@@ -549,6 +583,7 @@ def test_the_configuration_follows_the_load_and_no_request_is_lost(site):
     with Load(site, "auto", 8) as load:
         wait_until(lambda: "undone" in site.state("auto")["last_change"])
         assert site.state("auto")["ready"] == 1
+        assert "told to fail at loading\n" in site.process.log.read_text()
         no_load.unlink()
         wait_until(lambda: site.state("auto")["last_change"] == "generation 2 serves")
         # How many, depends on the cores that other models keep here.
@@ -604,8 +639,11 @@ class OtherHost:
     """A process that serves."""
 
     def __init__(self, site, folder, *models):
-        command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(folder), *models]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        # The folder as a user may write it: from where he is.
+        command = [sys.executable, "-c", HOST, str(site.folder / "store"), folder.name, *models]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=folder.parent
+        )
         pid, self.inference, self.grpc = self.process.stdout.readline().split()
         self.triton = psutil.Process(int(pid))
         [model] = hosts.status_of(folder / "backend.sock")["models"]

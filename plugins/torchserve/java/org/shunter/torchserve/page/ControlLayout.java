@@ -61,10 +61,10 @@ public final class ControlLayout {
     public static final int H_HEADER_SIZE = 24; // bytes before holder 0
     public static final int H_SLOT_SIZE = 32; // bytes of one slot
     public static final int H_SLOT_COUNT = 40; // number of slots
-    public static final int H_OWNER_PID = 48; // pid of the JVM that created the page
+    public static final int H_OWNER_PID = 48; // pid of the process that created the page
     public static final int H_CREATED_UNIX_NS = 56; // wall clock at creation
     public static final int H_SERVER = 64; // what the server is called, UTF-8; empty: as usual
-    public static final int H_JVM_HEARTBEAT_NS = 128; // written by the JVM at least every second
+    public static final int H_SERVER_HEARTBEAT_NS = 128; // written by the server or its host at least every second
     public static final int H_CONTROLLER_PID = 256; // pid of the controller that wrote last, 0 before the first
     public static final int H_CONTROLLER_HEARTBEAT_NS = 264; // when it last wrote, at least every second
     public static final int H_CONTROLLER_CYCLES = 272; // duty cycles of this controller

@@ -101,7 +101,7 @@ public final class ControlPage {
 
     /** Tell readers that the server lives. */
     public void heartbeat(final long nowNs) {
-        set(H_JVM_HEARTBEAT_NS, nowNs);
+        set(H_SERVER_HEARTBEAT_NS, nowNs);
     }
 
     /** A word of the header, of a holder or of a runner. */

@@ -6,8 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -21,11 +19,14 @@ from shunter.nic_frontend import build as native
 from shunter.plugins import record
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient, HostError, WorkerRuntime
+from shunter.plugins.management import ManagementSocket
 from shunter.plugins.prometheus import MetricsServer
 from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton import build, installation
-from shunter.plugins.triton.control import Control
-from shunter.plugins.triton.host import NAME, TritonHost
+from shunter.plugins.triton.serving import options
+from shunter.plugins.triton.serving.control import Control
+from shunter.plugins.triton.serving.host import NAME, TritonHost
+from shunter.plugins.triton.serving.surroundings import end, free_ports, logged_in
 
 LOGGER = logging.getLogger("shunter.triton")
 WAIT_S = 60
@@ -54,8 +55,13 @@ class TritonProcess:
         """``settings``: options of ``tritonserver``, without their dashes, and ``shunter_config``;
         ``models``: NAME=FILE; ``ports``: HTTP and gRPC, metrics are two behind HTTP.
 
-        Raises UserError: there is no Triton, or no C compiler.
+        Raises UserError: there is no Triton, no C compiler, or an option is not for users.
         """
+        self._ports = (*ports, ports[0] + 2) if ports else free_ports()
+        self._given_ports = ports is not None
+        named = dict(settings)
+        self._shunter_config = named.pop("shunter_config", None)
+        self._settings, self._variables = options.checked(named, self._ports), dict(variables)
         self._installation = installation.find()
         try:
             native.ensure()
@@ -63,10 +69,7 @@ class TritonProcess:
             raise UserError(str(error)) from error
         self._library = build.ensure()
         self._store, self._models, self._runtime = store.resolve(), list(models), runtime
-        self._settings, self._variables = dict(settings), dict(variables)
-        self._shunter_config = self._settings.pop("shunter_config", None)
-        self._given_folder = folder
-        self._ports = (*ports, ports[0] + 2) if ports else _free_ports()
+        self._given_folder = folder and folder.absolute()
         self._process: subprocess.Popen[bytes] | record.LivingProcess | None = None
         self._is_ours = True
         """Whether this process started the server, or took it over."""
@@ -139,13 +142,13 @@ class TritonProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, record.hold(self.folder))
+            stack.enter_context(logged_in(self.log))
             living = record.read(self.folder)
             if living is not None:
-                self._process, self._is_ours = record.LivingProcess(living.pid), False
-                self._ports = living.ports[0], living.ports[1], living.ports[2]
+                self._take(living)
             else:
                 self._clean()
-            self._open_house(stack)
+            management = self._open_house(stack)
             metrics = MetricsServer(self.host.page.path, self._ports[2])
             stack.callback(metrics.close)
             try:
@@ -154,15 +157,28 @@ class TritonProcess:
                 if self._is_ours:
                     self._end_server(0)
                 raise
+            management.is_open = True
             self._house = stack.pop_all()
         self._watcher.start()
+
+    def _take(self, living: record.Record) -> None:
+        """Over, with what it was started with."""
+        self._process, self._is_ours = record.LivingProcess(living.pid), False
+        ports = living.ports[0], living.ports[1], living.ports[2]
+        if self._settings or (self._given_ports and ports != self._ports):
+            LOGGER.warning(
+                "Triton, process %d, goes on with the ports %d and %d and the options that it was "
+                "started with: those given now are for one that is started anew",
+                *(living.pid, ports[0], ports[1]),
+            )
+        self._ports = ports
 
     def _clean(self) -> None:
         self._installation.link_backends(self.folder / "backends", self._library)
         for each in ("repository", "models"):
             shutil.rmtree(self.folder / each, ignore_errors=True)
 
-    def _open_house(self, stack: contextlib.ExitStack) -> None:
+    def _open_house(self, stack: contextlib.ExitStack) -> ManagementSocket:
         """The page, the host, and what is beside it, until the stack is closed."""
         runtime = OwnFolder(os.environ)
         stack.callback(runtime.close)
@@ -176,6 +192,9 @@ class TritonProcess:
         control = Control(host, self._shunter_config, self.log)
         control.start()
         stack.callback(control.close)
+        management = ManagementSocket(runtime.folder.path, host)
+        stack.callback(management.close)
+        return management
 
     def _begin(self, living: record.Record | None, timeout_s: float) -> None:
         """Models are loaded; those of a server that was taken over come first."""
@@ -211,15 +230,13 @@ class TritonProcess:
 
     def _launch(self) -> None:
         host = self.host
-        options = {
+        folders = {
             "model-repository": str(host.repository.folder),
             "backend-directory": str(self.folder / "backends"),
             "cache-directory": str(self._installation.backends.parent / "caches"),
-            "http-port": str(self._ports[0]),
-            "grpc-port": str(self._ports[1]),
-            **self._settings,
         }
-        command = self._installation.command(options, host.names())
+        given = options.launched(self._settings, self._ports, folders)
+        command = self._installation.command(given, host.names())
         command += [f"--backend-config=shunter,socket={host.backend_at}"]
         command += [f"--backend-config=shunter,wait-s={WAIT_S}"]
         with self.log.open("ab") as log:
@@ -279,22 +296,4 @@ class TritonProcess:
         return in_time
 
     def _end_server(self, timeout_s: float) -> bool:
-        in_time = True
-        if self._process is not None and self.pid:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                in_time = False
-                self._process.kill()
-                self._process.wait()
-        return in_time
-
-
-def _free_ports() -> tuple[int, int, int]:
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        first, second, third = (int(each.getsockname()[1]) for each in held)
-        return first, second, third
+        return self._process is None or not self.pid or end(self._process, timeout_s)

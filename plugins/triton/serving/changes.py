@@ -9,6 +9,7 @@ from pathlib import Path
 from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.host import HostError, WorkerRuntime
+from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
@@ -64,6 +65,7 @@ class Changes:
         for each in cores:
             _check(each)
         self._reception.policies[served.key] = served.policy or usual_policy(served)
+        self._reception.capacities[served.key] = archive_keys.capacity_of(served.model)
         variables = {
             **variables_of(served),
             "SHUNTER_FRONT_END": str(self._reception.path),
@@ -71,6 +73,7 @@ class Changes:
         }
         found = Generation(served.model, configuration, cores, variables, self._runtime)
         found.refusals = self._reception.refusals
+        found.load_s = archive_keys.load_s(served.model)
         more = {"SHUNTER_GENTLE": "1"} if gentle else {}
         if served.workers is not None and (replaced := served.workers.pids):
             more["SHUNTER_SHARE_WITH"] = ",".join(map(str, replaced))

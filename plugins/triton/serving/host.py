@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,16 +12,13 @@ from typing import Any
 from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import (
     Configuration,
-    ConfigurationError,
     InstanceGroup,
-    parse_configuration,
 )
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
-from shunter.plugins.triton.changes import Changes
 from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
@@ -33,11 +28,12 @@ from shunter.plugins.triton.served import (
     config_of,
     configuration_of,
     hosted_of,
-    may_change,
     record_of,
     status_of,
-    unpacked,
 )
+from shunter.plugins.triton.serving.archives import Archives
+from shunter.plugins.triton.serving.changes import Changes
+from shunter.plugins.triton.serving.taking_over import TakingOver
 
 LOGGER = logging.getLogger("shunter.triton")
 NAME = "Triton"
@@ -57,7 +53,7 @@ class TritonHost:
         page: ServerPage,
     ) -> None:
         """``store`` has archives; ``folder`` is this host's; ``pid``: of the server, 0: none."""
-        self._store, self._folder, self._runtime, self._pid = store, folder, runtime, pid
+        self._pid = pid
         self.page = page
         self.repository = Repository(folder / "repository")
         self.attach_at, self.backend_at = folder / "workers.sock", folder / "backend.sock"
@@ -69,7 +65,9 @@ class TritonHost:
         """What workers of another host serve that this one has no archive of."""
         self._lock = threading.RLock()
         """Of who loads and unloads; who changes the workers of a model has that model's."""
+        self._archives = Archives(store, folder / "models", runtime, page)
         self._changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
+        self._taking_over = TakingOver(self._change)
         self.saved: Callable[[], None] = lambda: None
         """What is served has changed."""
 
@@ -106,10 +104,13 @@ class TritonHost:
 
     def _find(self, model: str) -> Served:
         name, _, version = model.partition("/")
-        for each in self.served:
-            if each.name == name and version in ("", each.version):
-                return each
-        raise HostError(f"Triton has no model {model}")
+        found = [each for each in self.served if each.name == name]
+        if version:
+            found = [each for each in found if version in (each.version, str(each.number))]
+        if not found:
+            known = ", ".join(each.title for each in self.served) or "none"
+            raise HostError(f"Triton has no model {model}; there are: {known}")
+        return max(found, key=lambda each: each.number)  # the server's own default
 
     def status(self) -> dict[str, Any]:
         """See the protocol."""
@@ -129,14 +130,14 @@ class TritonHost:
         """See the protocol."""
         with self._lock:
             self._check_running()
-            served = self._unpack(archive, name, batch)
+            served = self._archives.take(archive, name, batch, self.served)
             try:
                 configuration = (InstanceGroup(workers, 1, served.batch),)
                 if batch is None and workers == 1:
                     configuration = configuration_of(served, configuration)
                 self.repository.write(served.name, served.number, config_of(served))
                 self._change(served, configuration)
-                self.repository.load(served.name)
+                self.repository.load_version(served.name, served.number)
             except (UserError, OSError) as error:
                 self._forget(served)
                 said = str(error) if isinstance(error, UserError) else f"{archive}: {error}"
@@ -145,26 +146,6 @@ class TritonHost:
             self._others = tuple(each for each in self._others if each.name != served.name)
             self.saved()
             return self._hosted(served)
-
-    def _unpack(self, archive: str, name: str | None, batch: int | None) -> Served:
-        path = self._store / archive
-        if not path.is_file():
-            raise HostError(f"{self._store} holds no {archive}")
-        models = self._folder / "models"
-        models.mkdir(exist_ok=True)
-        # Never one that was there: workers of another host may still run in it.
-        folder = Path(tempfile.mkdtemp(dir=models, prefix=f"{path.stem}-"))
-        try:
-            served = unpacked(self._runtime, path, folder, name, batch)
-            taken = [each.title for each in self.served if each.key == served.key]
-            if taken:
-                raise HostError(f"{taken[0]} is served as version {served.number} already")
-            served.slot = self.page.take()
-        except UserError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise HostError(str(error)) from error
-        served.auto = may_change(served)
-        return served
 
     def _change(
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
@@ -177,10 +158,9 @@ class TritonHost:
         """Whatever there is of it."""
         self._changes.retire(served)
         self.reception.policies.pop(served.key, None)
-        assert served.slot is not None
-        self.page.give_back(served.slot)
+        self.reception.capacities.pop(served.key, None)
         self.repository.remove(served.name, served.number)
-        shutil.rmtree(served.folder, ignore_errors=True)
+        self._archives.give_back(served)
 
     def unload(self, model: str) -> None:
         """See the protocol."""
@@ -203,6 +183,7 @@ class TritonHost:
         with served.lock:
             self._change(served, configuration, [cores] * len(configuration))
             served.auto = False
+        self.saved()
         return self._hosted(served)
 
     def _check_batch(self, served: Served, configuration: Configuration) -> None:
@@ -229,42 +210,40 @@ class TritonHost:
 
     def take_over(self, models: Sequence[RecordedModel]) -> None:
         """Replace the workers of a server that another host started; those that cannot be serve
-        on. Raises HostError: what they serve is not known."""
+        on, and are tried again. Raises HostError: what they serve is not known."""
         with self._lock:
             states = self._states()
             taken = [served for each in models if (served := self._found(each, states))]
             self.served = (*self.served, *taken)
             self.saved()  # all, before the first is replaced
             for served in taken:
-                record = served.recorded
-                if record is None or not record.configuration:
-                    continue  # it is retired
-                try:
-                    self._change(served, parse_configuration(record.configuration), record.cores)
-                except (UserError, ConfigurationError) as error:
-                    served.problem = str(error)
+                self._taking_over.replace(served)
 
     def _found(self, model: RecordedModel, states: Mapping[tuple[str, int], Any]) -> Served | None:
         """What another host has left of it."""
         try:
-            served = self._unpack(model.archive, model.name, model.batch)
+            served = self._archives.take(model.archive, model.name, model.batch, self.served)
         except HostError as error:
             LOGGER.error("workers of another host serve %s on: %s", model.name, error)
             self._others = (*self._others, model)
             return None
         state = states.get(served.key)
-        if state is None or not state["loaded"]:
-            self._forget(served)
-            return None
-        served.strangers, served.recorded = Strangers(state["pids"]), model
+        if state is not None and state["pids"]:
+            served.strangers = Strangers(state["pids"])
+        if state is None or not state["loaded"]:  # the server learns of it when it has workers
+            self.repository.remove(served.name, served.number)
+            served.is_late = True
+        served.recorded = model
+        served.auto = served.auto if model.auto is None else model.auto
         return served
 
     # ---- the process around it
 
     def look_after(self) -> None:
-        """Start again what was lost."""
+        """Start again what was lost, or did not come."""
         for each in self.served:
             self._changes.look_after(each)
+        self._taking_over.look_after(self.served)
 
     def names(self) -> list[str]:
         """Models for a server that starts; those without workers come when they have some."""
@@ -280,11 +259,7 @@ class TritonHost:
             if not served.is_late or served not in self.served:
                 return
             self.repository.write(served.name, served.number, config_of(served))
-            try:
-                self.repository.load(served.name)
-            except HostError:
-                self.repository.remove(served.name, served.number)
-                raise
+            self.repository.load_version(served.name, served.number)
             served.is_late = False
 
     def abandon(self) -> None:
@@ -295,4 +270,5 @@ class TritonHost:
         """End all workers."""
         self.reception.close()
         self._changes.close(self.served)
+        self._taking_over.close()
         self.served = ()

@@ -18,10 +18,11 @@ from shunter.nic_frontend.server.model_policy import policy_of
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
 from shunter.plugins.supervised import Supervised
+from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.backend import Backend, BackendGone
-from shunter.plugins.triton.host import TritonHost
 from shunter.plugins.triton.published import NO_STATE, groups_of, telemetry_of, wanted_of
 from shunter.plugins.triton.served import Served, identity_of, place_of
+from shunter.plugins.triton.serving.host import TritonHost
 
 LOGGER = logging.getLogger("shunter.triton")
 CYCLE_S = 0.1
@@ -131,7 +132,8 @@ class Control:
         policy = policy_of(commands, identity, page.read_groups(slot, identity.group_count))
         if policy != served.policy and self._backend is not None:
             with contextlib.suppress(BackendGone):
-                self._backend.set_policy(*served.key, policy)
+                capacity = archive_keys.capacity_of(served.model)
+                self._backend.set_policy(*served.key, policy, capacity)
                 served.policy = self._host.reception.policies[served.key] = policy
         request = commands.slot.wanted_request if commands else 0
         if commands is not None and request not in (0, served.change.change_request):

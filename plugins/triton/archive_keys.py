@@ -1,0 +1,67 @@
+"""What an archive says of how its model is served, as numbers. Each raises HostError for others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from shunter.plugins.host import HostError
+
+LOAD_S = 300.0
+"""That workers may take to load of an archive that says nothing of it."""
+USUAL_BATCH = 1
+_MOST = 1e9
+"""Of whatever an archive counts, so that its nanoseconds fit."""
+
+
+def _number(name: str, said: Any, least: float = 0) -> float:
+    try:
+        found = float(said)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not least <= found <= _MOST:
+        raise HostError(
+            f"{name} {said!r} of the archive; allowed: a number from {least:g} to {_MOST:.0e}"
+        )
+    return found
+
+
+def _of_config(model: Any, name: str, default: float, least: float = 0) -> float:
+    """``model``: as the runtime unpacked it."""
+    said = model.config.get(name)
+    return default if said is None else _number(name, said, least)
+
+
+def batch_of(model: Any) -> int:
+    """The largest one."""
+    return int(_of_config(model, "batchSize", USUAL_BATCH, 1))
+
+
+def capacity_of(model: Any) -> int:
+    """How many requests may wait; 0: any number."""
+    return int(_of_config(model, "jobQueueSize", 0, 1))
+
+
+def load_s(model: Any) -> float:
+    """So long its workers may take to load."""
+    return _of_config(model, "startupTimeout", LOAD_S, 1)
+
+
+def max_wait_ms(model: Any) -> int:
+    """Longest deliberate wait."""
+    return int(_of_config(model, "maxBatchDelay", 0))
+
+
+def response_timeout_s(model: Any) -> int:
+    """A batch may run so long; 0: as long as it wants."""
+    return math.ceil(_of_config(model, "responseTimeout", 120))
+
+
+def client_timeout_ns(model: Any) -> int:
+    """Latest deadline of all requests; 0: none."""
+    return int(_of_config(model, "clientTimeoutInMills", 0) * 1e6)
+
+
+def slo_ns(model: Any) -> int:
+    """Deadline of strict requests that name none; 0: none."""
+    return int(_number("slo_ms", model.section.get("slo_ms", 0)) * 1e6)

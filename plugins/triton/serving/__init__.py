@@ -1,0 +1,1 @@
+"""A Triton that this process starts and looks after: ``shunter serve --triton``."""
