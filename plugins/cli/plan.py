@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.plugins.cli.existing import plan_of, profile_of
 from shunter.plugins.cli.files import check_finite, load, profile_file, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
@@ -45,6 +46,9 @@ def plan(
         bool, typer.Option("--anyway", help="Also with a profile of another machine or model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    triton: Annotated[
+        bool, typer.Option("--triton", help="MODEL is what `shunter profile --triton` measured.")
+    ] = False,
 ) -> None:
     """Show which instances, threads and batches a profile leads to, beside the usual ones.
 
@@ -64,12 +68,16 @@ def plan(
     if slo_ms is not None and batch is not None:
         raise UserError("--slo-ms chooses the batch itself: leave --batch away")
     topology = read_topology()
-    known, local, archive = _usable_profile(model, topology, anyway)
+    if triton:
+        model = profile_of(model)
+    known, local, archive = _usable_profile(model, topology, anyway, served=triton)
     nodes = _nodes(threads, topology, known, local)
     budget = math.inf if memory_gib is None else memory_gib * 2**30
     cap = max_batch or (registered_batch(archive) if archive else None)
     limits: dict[str, Any] = {"budget_bytes": budget, "cap": cap}
-    if slo_ms is None and batch is None:
+    if triton:
+        plans = [plan_of(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
+    elif slo_ms is None and batch is None:
         plans = planning.plan_each(known, nodes, **limits)
     else:
         plans = [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
@@ -77,13 +85,15 @@ def plan(
         print(json.dumps(_plans_as_json(known, nodes, plans), indent=2))
     elif len(plans) == 1:
         stdout().print(plan_view.render(plans[0]))
-        print(f"\nto use it: {plans[0].request()}")
+        name = known.provenance.model
+        served = f"shunter adopt control {name} --profile {model}"
+        print(f"\nto use it: {served if triton else plans[0].request()}")
     else:
         stdout().print(plan_view.render_each(plans))
 
 
 def _usable_profile(
-    path: Path, topology: Topology, anyway: bool
+    path: Path, topology: Topology, anyway: bool, *, served: bool
 ) -> tuple[Profile, bool, Path | None]:
     """A profile, whether it is of this machine and model, and its archive if that is there."""
     from shunter.allocator.planning.profile import ProfileError
@@ -91,6 +101,8 @@ def _usable_profile(
     file, archive = profile_file(path)
     known = load(file)
     here = _provenance(known, archive, topology)
+    if served:  # what the server is, is compared where it is controlled
+        here = replace(here, torch=known.provenance.torch)
     differences = known.provenance.differences(here)
     if differences and not anyway:
         try:
