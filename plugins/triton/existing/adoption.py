@@ -118,6 +118,11 @@ class Adopted:
             known = load_profile(path)
             here = profiling.provenance(self.model, config, known.provenance.sample_hash, cores)
             known.check_usable(replace(here, cores=known.provenance.cores))
+            if not known.complete:
+                raise ProfileError(f"{path} is not complete: run `shunter profile` again")
+            if known.doubt:
+                again = "measure it again on an idle host: `shunter profile --restart`"
+                raise ProfileError(f"{path} was {known.doubt}: {again}")
         except (ProfileError, OSError) as error:
             raise UserError(str(error)) from error
         return known

@@ -9,7 +9,7 @@
 
 #include "control_layout.h"
 
-#define AGAIN_NS 1000000000ULL
+#define AGAIN_NS 100000000ULL
 #define TRIES 3
 #define LONGEST_NS (1ULL << 53) /* what is longer than a hundred days is no time of a batch */
 
