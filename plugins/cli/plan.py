@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from shunter.plugins.profiling.planning import Plan
 
 
+OfTriton = Annotated[
+    bool, typer.Option("--triton", help="MODEL is what `shunter profile --triton` measured.")
+]
+
+
 def plan(
     model: Annotated[Path, typer.Argument(help="NAME.mar, packed/models/NAME, or a profile.")],
     threads: Annotated[
@@ -46,9 +51,7 @@ def plan(
         bool, typer.Option("--anyway", help="Also with a profile of another machine or model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    triton: Annotated[
-        bool, typer.Option("--triton", help="MODEL is what `shunter profile --triton` measured.")
-    ] = False,
+    triton: OfTriton = False,
 ) -> None:
     """Show which instances, threads and batches a profile leads to, beside the usual ones.
 
@@ -61,7 +64,6 @@ def plan(
       shunter plan store/resnet50.mar --threads 16 --batch 64
     """
     from shunter.allocator.cpus.discovery import read_topology
-    from shunter.plugins.profiling import planning
     from shunter.plugins.view import plan_view
 
     check_finite(slo_ms=slo_ms, memory_gib=memory_gib)
@@ -74,22 +76,34 @@ def plan(
     nodes = _nodes(threads, topology, known, local)
     budget = math.inf if memory_gib is None else memory_gib * 2**30
     cap = max_batch or (registered_batch(archive) if archive else None)
-    limits: dict[str, Any] = {"budget_bytes": budget, "cap": cap}
-    if triton:
-        plans = [plan_of(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
-    elif slo_ms is None and batch is None:
-        plans = planning.plan_each(known, nodes, **limits)
-    else:
-        plans = [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
+    plans = _plans(known, nodes, batch, slo_ms, triton=triton, budget_bytes=budget, cap=cap)
     if as_json:
         print(json.dumps(_plans_as_json(known, nodes, plans), indent=2))
     elif len(plans) == 1:
+        served = f"shunter adopt control {known.provenance.model} --profile {model}"
         stdout().print(plan_view.render(plans[0]))
-        name = known.provenance.model
-        served = f"shunter adopt control {name} --profile {model}"
         print(f"\nto use it: {served if triton else plans[0].request()}")
     else:
         stdout().print(plan_view.render_each(plans))
+
+
+def _plans(
+    known: Profile,
+    nodes: tuple[int, ...],
+    batch: int | None,
+    slo_ms: float | None,
+    *,
+    triton: bool,
+    **limits: Any,
+) -> list[Plan]:
+    """For what is asked, else for every power of two."""
+    from shunter.plugins.profiling import planning
+
+    if triton:
+        return [plan_of(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
+    if slo_ms is None and batch is None:
+        return planning.plan_each(known, nodes, **limits)
+    return [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
 
 
 def _usable_profile(

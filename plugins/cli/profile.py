@@ -93,7 +93,6 @@ def profile(
     Cells of no use are left out, and what that may cost is stated. A profile of an archive holds
     behind TorchServe and Triton: the workers are the same. packed/models/NAME, of what `shunter
     pack --triton` wrote, stands for its newest version.
-
     With --triton MODEL is the name of a model of another backend that a running Triton serves, made
     ready by `shunter adopt prepare`; --input is then a request as Triton takes it by HTTP.
 
@@ -107,7 +106,6 @@ def profile(
 
     from shunter.allocator.cpus.discovery import read_topology
     from shunter.allocator.planning.measurement import Effort
-    from shunter.allocator.planning.profile import LARGEST_BATCH
     from shunter.plugins import hosts
     from shunter.plugins.profiling import profiler
     from shunter.plugins.profiling.profiles import profile_path
@@ -115,16 +113,12 @@ def profile(
     check_finite(precision=precision, seconds=seconds)
     where = address(str(model), http, grpc) if triton else None
     model = model if triton else archive_in(model)
-    if max_batch is not None and max_batch > LARGEST_BATCH:
-        raise UserError(f"--max-batch {max_batch}: allowed: 1 to {LARGEST_BATCH}")
-    known = hosts.adoption().largest_batch(where) if where else registered_batch(model)
-    default_batch = known or DEFAULT_BATCH
     topology = read_topology()
     task = profiler.Task(
         archive=model,
         samples=_samples(inputs or [], content_type),
         threads=_instance_threads(topology, threads or (1 if triton else None)),
-        batch=max_batch or default_batch,
+        batch=_batch(model, where, max_batch),
         runtime=None if triton else hosts.runtime_of(),
         exhaustive=exhaustive,
         alone=alone,
@@ -135,8 +129,19 @@ def profile(
     path = output or (profile_of(model) if triton else profile_path(model))
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
-    found = _run(task, path, topology, Console(stderr=True), bandwidth, where)
-    _show(found, path, stdout())
+    _show(_run(task, path, topology, Console(stderr=True), bandwidth, where), path, stdout())
+
+
+def _batch(model: Path, where: Any, wanted: int | None) -> int:
+    """Largest batch: as wanted, else as the model's own configuration says."""
+    from shunter.allocator.planning.profile import LARGEST_BATCH
+    from shunter.plugins import hosts
+
+    if wanted is not None and wanted > LARGEST_BATCH:
+        raise UserError(f"--max-batch {wanted}: allowed: 1 to {LARGEST_BATCH}")
+    if wanted is None:
+        wanted = hosts.adoption().largest_batch(where) if where else registered_batch(model)
+    return wanted or DEFAULT_BATCH
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:

@@ -119,7 +119,7 @@ def page_of(config: Mapping[str, Any]) -> str:
     found = parameter(config, PAGE_PARAMETER)
     if not found:
         raise UserError(
-            f"{config.get('name')} has no parameter {PAGE_PARAMETER}: prepare it by `shunter adopt "
+            f"{config.get('name')} has no parameter SHUNTER_PAGE: prepare it by `shunter adopt "
             "prepare FOLDER`, and load it again"
         )
     return found
