@@ -120,12 +120,12 @@ def control(
     adoption = hosts.adoption()
     terms = adoption.Terms(CLASSES.index(request_class), slo_ms, not mix_classes, cap)
     settings = ConfigurationSettings(timeout_s=timeout_s)
-    ended = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: ended.set())
     found = adoption.Adopted(
         address(model, http, grpc), terms, profile, cores or read_topology().cores, settings
     )
+    ended = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: ended.set())
     try:
         _follow(found.controller, ended, every)
     finally:

@@ -1,14 +1,20 @@
 """The controller of an existing model without a server: statistics, choice, page, preparation."""
 
 import importlib.util
+import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from shunter.allocator.cpus.discovery import read_topology
+from shunter.allocator.planning.configuration import parse_configuration
 from shunter.allocator.planning.profile import Cell, Profile, Provenance
+from shunter.plugins.cli.main import app
 from shunter.plugins.control.settings_keys import ConfigurationSettings
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
+from shunter.plugins.profiling.profiles import cpu_model, write_profile
 from shunter.plugins.triton.existing import adoption, preparation
 from shunter.plugins.triton.existing.choice import Choices, Target, possible
 from shunter.plugins.triton.existing.controller import Controller, Terms
@@ -115,6 +121,25 @@ def test_a_plan_has_the_same_threads_everywhere():
     assert adoption.plan(profile(TWO_WAYS, 4), (4,), 1).chosen.threads == 4
     with pytest.raises(UserError):
         adoption.plan(profile(TWO_WAYS, 4), (4,), 1, slo_ms=1.0)
+
+
+def test_the_command_plans_for_instances_that_are_alike(tmp_path):
+    known = profile(TWO_WAYS, 4)
+    here = replace(known.provenance, cpu=cpu_model(), cores=read_topology().cores)
+    write_profile(tmp_path / "m.profile.json", replace(known, provenance=here))
+    words = ["plan", str(tmp_path / "m"), "--triton", "--threads", "4", "--batch", "5"]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    chosen = json.loads(done.stdout)["plans"][0]["rows"][0]["configuration"]
+    assert {each.threads for each in parse_configuration(chosen)} == {1}
+    done = CliRunner().invoke(app, words)
+    assert "shunter adopt control m --profile" in done.output
+
+
+@pytest.mark.parametrize("command", [("profile", "m", "--triton"), ("adopt", "control", "m")])
+def test_a_server_that_is_not_there_is_said_in_one_sentence(command):
+    with pytest.raises(UserError, match="no Triton answers at"):
+        CliRunner().invoke(app, [*command, "--http", "http://127.0.0.1:9"], catch_exceptions=False)
 
 
 class FakeModel:

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -16,7 +17,6 @@ from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.planning.measurement import Effort
 from shunter.allocator.planning.profile import Cell, Profile
 from shunter.plugins.cli.main import app
-from shunter.plugins.control.settings_keys import ConfigurationSettings
 from shunter.plugins.host import HostError
 from shunter.plugins.profiling import profiler
 from shunter.plugins.profiling.profiles import write_profile
@@ -219,21 +219,25 @@ def test_instances_change_under_load_and_nothing_is_lost(site, tmp_path):
     for batch, ms in ((1, 10.0), (16, 160.0)):
         known = known.with_cell(Cell(1, batch, ms, ms, ms, 6), 1.0)
     write_profile(tmp_path / "m.profile.json", known)
-    settings = ConfigurationSettings(timeout_s=1, window=3, alpha=1)
+    http, grpc = site.address.inference, site.address.grpc
+    words = ["adopt", "control", "m", "--profile", str(tmp_path / "m.profile.json"), "--cores", "2"]
+    words += ["--http", http, "--grpc", grpc, "--timeout-s", "1", "--every", "0.05"]
     with Load(site) as load:
-        adopted = adoption.Adopted(
-            site.address, adoption.Terms(), tmp_path / "m.profile.json", 2, settings
-        )
-        controller = adopted.controller
-
-        def has_two():
-            controller.cycle()
-            return controller.changes and len({each.pid for each in load.more(4)}) == 2
-
-        wait_until(has_two)
-        assert controller.present.instances == 2
-        assert controller.problem == ""
-        adopted.close()
+        with (tmp_path / "said").open("w") as said:
+            controller = subprocess.Popen(
+                [sys.executable, "-m", "shunter.plugins.cli.main", *words],
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            wait_until(lambda: "now 2x0x16\n" in (tmp_path / "said").read_text())
+            wait_until(lambda: len({each.pid for each in load.more()}) == 2)
+            assert all(len(each.kinds) == 1 for each in load.more())
+            controller.terminate()
+            assert controller.wait(PATIENCE_S) == 0
+        finally:
+            controller.kill()
+            controller.wait()
         pids = {each.pid for each in load.more()}
         # From now on it is the instances alone that change: those that stay are the very same.
         site.model.change(3)
