@@ -63,10 +63,21 @@ static uint64_t earlier(uint64_t left, uint64_t right) {
     return !left || (right && right < left) ? right : left;
 }
 
+/* The server's own priority: 0 unless the model's configuration has levels, of which 1 is first. */
+static uint8_t class_of(const struct strategy_numbers *numbers, TRITONBACKEND_Request *request) {
+    uint64_t priority = 0;
+    if (!is_there(TRITONSERVER_InferenceRequestPriorityUInt64(
+            (TRITONSERVER_InferenceRequest *)(void *)request, &priority)) ||
+        !priority) {
+        return (uint8_t)numbers->class;
+    }
+    return priority > 1;
+}
+
 struct strategy_candidate strategy_terms(
     const struct strategy_numbers *numbers, TRITONBACKEND_Request *request, uint64_t now_ns) {
     struct strategy_candidate found = {
-        .rows = rows_of(request), .class = (uint8_t)numbers->class};
+        .rows = rows_of(request), .class = class_of(numbers, request)};
     uint64_t within_ns = 0, timeout_us = 0;
     uint32_t count = 0;
     if (!is_there(TRITONBACKEND_RequestParameterCount(request, &count))) {

@@ -30,8 +30,9 @@ struct TRITONBACKEND_Input {
 };
 struct TRITONBACKEND_Request {
     struct TRITONBACKEND_Input input;
-    const char *class;
+    const char *class; /* goes before the priority */
     double deadline_ms;
+    uint64_t priority;
 };
 
 struct payload {
@@ -116,6 +117,12 @@ TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
     return TRITONSERVER_ErrorNew(TRITON_UNSUPPORTED, "");
 }
 
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestPriorityUInt64(
+    TRITONSERVER_InferenceRequest *request, uint64_t *priority) {
+    *priority = ((struct TRITONBACKEND_Request *)(void *)request)->priority;
+    return NULL;
+}
+
 /* ---- the scheduler */
 
 static TRITONBACKEND_Batcher *batcher;
@@ -158,7 +165,8 @@ static void enqueue(void) {
     *request = (struct TRITONBACKEND_Request){
         .input.shape = {1 + pick(3), 4},
         .class = classes[pick(4)],
-        .deadline_ms = pick(3) ? 0 : 1 + pick(100)};
+        .deadline_ms = pick(3) ? 0 : 1 + pick(100),
+        .priority = pick(4)};
     queue[queued++] = request;
 }
 
@@ -207,15 +215,17 @@ static void form(void) {
     }
 }
 
+static bool is_best_effort(const struct TRITONBACKEND_Request *request) {
+    return request->class ? request->class[0] == 'b' : request->priority > 1;
+}
+
 static void run(struct payload *payload) {
-    const struct TRITONBACKEND_Request *first = payload->requests[0];
-    const bool is_effort = first->class && first->class[0] == 'b';
+    const bool is_first = is_best_effort(payload->requests[0]);
     batches++;
     rows += (uint64_t)payload->rows;
     over += cap && payload->rows > cap && payload->count > 1;
     for (int i = 0; i < payload->count; i++) {
-        const char *class = payload->requests[i]->class;
-        mixed += (class && class[0] == 'b') != is_effort;
+        mixed += is_best_effort(payload->requests[i]) != is_first;
         free(payload->requests[i]);
     }
     *payload = (struct payload){0};
