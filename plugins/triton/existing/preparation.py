@@ -109,6 +109,12 @@ def _advice(config: Any) -> list[str]:
             "max_queue_delay_microseconds: Triton seals a full batch only when another request "
             "comes, and merges batches; set it to 0"
         )
+    if batching.priority_levels < 2:
+        found.append(
+            "priority_levels: without them strict and best-effort requests alternate in Triton's "
+            "queue, and batches of one class are small; see the guide, or control it by "
+            "--mix-classes"
+        )
     groups = config.instance_group
     cpu = config.instance_group and groups[0].kind == type(groups[0]).KIND_CPU
     if len(groups) != 1 or not cpu:
