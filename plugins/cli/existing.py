@@ -165,8 +165,17 @@ def measure(where: Any, task: Task, path: Path, report: Callable[[Progress], Non
     return hosts.adoption().measure(where, task, path, read_topology(), report)
 
 
-def plan_of(profile: Profile, nodes: tuple[int, ...], batch: int, **limits: Any) -> Plan:
-    """A plan that Triton's instance groups can have."""
+def plans_of(
+    profile: Profile,
+    nodes: tuple[int, ...],
+    batch: int | None,
+    slo_ms: float | None,
+    **limits: Any,
+) -> list[Plan]:
+    """Plans that Triton's instance groups can have."""
     from shunter.plugins import hosts
 
-    return hosts.adoption().plan(profile, nodes, batch, **limits)
+    adoption = hosts.adoption()
+    if batch is None and slo_ms is None:
+        return adoption.plan_each(profile, nodes, **limits)
+    return [adoption.plan(profile, nodes, batch or 1, slo_ms=slo_ms, **limits)]

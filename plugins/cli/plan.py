@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins.cli.existing import plan_of, profile_of
+from shunter.plugins.cli.existing import plans_of, profile_of
 from shunter.plugins.cli.files import check_finite, load, profile_file, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
@@ -100,7 +100,7 @@ def _plans(
     from shunter.plugins.profiling import planning
 
     if triton:
-        return [plan_of(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
+        return plans_of(known, nodes, batch, slo_ms, **limits)
     if slo_ms is None and batch is None:
         return planning.plan_each(known, nodes, **limits)
     return [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shunter.allocator.cpus.topology import Topology
-from shunter.allocator.planning.profile import Profile, ProfileError
+from shunter.allocator.planning.profile import Profile, ProfileError, batch_sizes
 from shunter.plugins.control.settings_keys import ConfigurationSettings
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiling import planning, profiler
@@ -77,6 +77,20 @@ def plan(profile: Profile, nodes: tuple[int, ...], batch: int, **limits: Any) ->
     if limits.get("slo_ms") is not None:
         return max(plans, key=lambda each: each.chosen.rate)
     return min(plans, key=lambda each: each.chosen.latency_ms)
+
+
+def plan_each(profile: Profile, nodes: tuple[int, ...], **limits: Any) -> list[planning.Plan]:
+    """Such plans for every power of two that fits. Raises UserError if none does."""
+    found: list[planning.Plan] = []
+    largest = max(1, sum(nodes)) * min(profile.batch, limits.get("cap") or profile.batch)
+    for size in batch_sizes(largest):
+        try:
+            found.append(plan(profile, nodes, size, **limits))
+        except UserError:
+            if not found:
+                raise
+            break  # what is larger does not fit either
+    return found
 
 
 class Adopted:

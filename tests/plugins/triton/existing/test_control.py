@@ -134,6 +134,8 @@ def test_the_command_plans_for_instances_that_are_alike(tmp_path):
     assert {each.threads for each in parse_configuration(chosen)} == {1}
     done = CliRunner().invoke(app, words)
     assert "shunter adopt control m --profile" in done.output
+    done = CliRunner().invoke(app, [*words[:-2], "--json"])
+    assert [each["batch"] for each in json.loads(done.stdout)["plans"]] == [1, 2, 4, 8, 16, 32, 64]
 
 
 @pytest.mark.parametrize("command", [("profile", "m", "--triton"), ("adopt", "control", "m")])

@@ -23,7 +23,7 @@ from shunter.plugins.profiling.profiles import write_profile
 from shunter.plugins.triton import installation
 from shunter.plugins.triton.existing import adoption, build, profiling
 from shunter.plugins.triton.existing.page import StrategyPage
-from shunter.plugins.triton.existing.server import page_of
+from shunter.plugins.triton.existing.server import page_of, threads_of
 
 pytestmark = pytest.mark.triton
 PATIENCE_S = 120
@@ -34,8 +34,10 @@ max_batch_size: 16
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
+parameters { key: "SHUNTER_THREADS" value { string_value: "1" } }
 """
 MODEL = """
+import json
 import os
 import sys
 sys.path[:0] = {packages!r}
@@ -44,17 +46,19 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.threads = parameters["SHUNTER_THREADS"]["string_value"]
         self.record = open({record!r}, "a", buffering=1)
 
     def execute(self, requests):
         given = [pb_utils.get_input_tensor_by_name(each, "x").as_numpy() for each in requests]
         rows = sum(len(each) for each in given)
         kinds = "".join(sorted({{str(int(each[0, 1])) for each in given}}))
-        self.record.write(f"{{os.getpid()}} {{rows}} {{kinds}}\\n")
+        self.record.write(f"{{os.getpid()}} {{rows}} {{kinds}} {{self.threads}}\\n")
         time.sleep(0.002 + 0.0005 * rows)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", each + 1)]) for each in given]
 """
-Batch = collections.namedtuple("Batch", "pid rows kinds")
+Batch = collections.namedtuple("Batch", "pid rows kinds threads")
 
 
 def wait_until(told):
@@ -230,7 +234,7 @@ def test_instances_change_under_load_and_nothing_is_lost(site, tmp_path):
                 stderr=subprocess.STDOUT,
             )
         try:
-            wait_until(lambda: "now 2x0x16\n" in (tmp_path / "said").read_text())
+            wait_until(lambda: "now 2x1x16\n" in (tmp_path / "said").read_text())
             wait_until(lambda: len({each.pid for each in load.more()}) == 2)
             assert all(len(each.kinds) == 1 for each in load.more())
             controller.terminate()
@@ -246,6 +250,10 @@ def test_instances_change_under_load_and_nothing_is_lost(site, tmp_path):
         site.model.change(1)
         load.more()
         assert wait_until(lambda: len(f := {each.pid for each in load.more()}) == 1 and f) < more
+        # Another number of threads is another version of the model, loaded beside this one.
+        site.model.change(1, threads=4)
+        wait_until(lambda: {each.threads for each in load.more()} == {"4"})
+    assert threads_of(site.model.config()) == 4
     count = site.model.counters()
     assert count.failed == 0
 
@@ -258,7 +266,10 @@ def test_a_served_model_is_measured_batch_by_batch(site, tmp_path):
     assert set(found.cells) == {(1, 1), (1, 2)}
     assert found.complete
     assert found.provenance.torch.startswith("Triton 2.")
-    assert {each.rows for each in site.batches(skip)} == {"1", "2"}
+    ran = site.batches(skip)
+    assert {each.rows for each in ran} == {"1", "2"}
+    assert {each.threads for each in ran} == {"1"}
     after = site.model.config()
     assert after["instance_group"][0]["count"] == 1
+    assert threads_of(after) == 4  # as before
     assert page_of(after) == str(site.folder / "page")
