@@ -28,8 +28,12 @@ extern const char shunter_strategy_source[];
 const char shunter_strategy_source[] = SHUNTER_STRATEGY_SOURCE;
 
 #define MEMBERS 1024
-/* A server that asks so long about one request has begun a batch of which it did not tell. */
-#define STUCK_NS 10000000000ULL
+/* A server that asks so long about one request has begun a batch of which it did not tell. Of one
+ * that waits for an instance it asks as long as others run: some times the time of a batch. */
+#ifndef STUCK_NS
+#define STUCK_NS 60000000000ULL
+#endif
+#define STUCK_BATCHES 4
 
 struct member {
     const void *request;
@@ -177,7 +181,9 @@ static bool is_stuck(struct strategy_batcher *batcher, const void *request, uint
         batcher->refused = request;
         batcher->refused_ns = now_ns;
     }
-    return now_ns - batcher->refused_ns > STUCK_NS;
+    const struct strategy_numbers *numbers = &batcher->numbers;
+    const uint64_t batch_ns = numbers->fixed_ns + batcher->batch.rows * numbers->per_row_ns;
+    return now_ns - batcher->refused_ns > STUCK_NS + STUCK_BATCHES * batch_ns;
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelBatchIncludeRequest(

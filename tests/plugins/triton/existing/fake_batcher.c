@@ -4,7 +4,7 @@
  * grow meanwhile, run, and their memory is used again.
  *
  * fake_batcher CONFIG STEPS SEED RESETS CAP: RESETS 1 initializes anew before it asks, as Triton
- * since 2.51 does. Prints what came of it, by "name number".
+ * 2.51 does; 2: never again, as none does. Prints what came of it, by "name number".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,7 +128,8 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestPriorityUInt64(
 static TRITONBACKEND_Batcher *batcher;
 static struct TRITONBACKEND_Request *queue[QUEUE];
 static int queued, cursor; /* of these so many are pending */
-static bool is_cursor_valid, is_saturated, resets;
+static bool is_cursor_valid, is_saturated;
+static int resets;
 static struct payload payloads[PAYLOADS], *current;
 static int64_t cap;
 static uint64_t seed, batches, rows, mixed, over, asked, refused_alone;
@@ -139,6 +140,11 @@ static uint32_t pick(uint32_t below) {
 }
 
 static void initialize(void) {
+    static bool is_told;
+    if (resets == 2 && is_told) {
+        return;
+    }
+    is_told = true;
     TRITONBACKEND_ModelBatchInitialize(batcher, &current->user);
 }
 
@@ -175,7 +181,7 @@ static void form(void) {
     if (!is_cursor_valid) {
         cursor = 0;
         is_cursor_valid = true;
-        if (resets) {
+        if (resets == 1) {
             finalize();
             initialize();
         }

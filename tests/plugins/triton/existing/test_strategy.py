@@ -116,11 +116,17 @@ def test_a_batch_keeps_cap_class_and_the_deadlines_that_it_can(rule, requests, c
 # ---- the library in a server
 
 
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def with_a_server(folder, *flags):
+    sources = [HERE / "fake_batcher.c", *build.sources()]
+    return compiled(sources, folder / "fake_batcher", *SANITIZED, *flags)
+
+
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory):
-    sources = [HERE / "fake_batcher.c", *build.sources()]
-    to = tmp_path_factory.mktemp("fake") / "fake_batcher"
-    return compiled(sources, to, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return with_a_server(tmp_path_factory.mktemp("fake"))
 
 
 def formed(fake, path, *, steps=20000, seed=1, resets=1, cap=0):
@@ -145,6 +151,15 @@ def test_batches_that_grow_while_they_wait_keep_cap_and_class(fake, tmp_path, re
     assert bool(found["mixed"]) == (not apart)
     # The first of a batch is never refused, or it would wait for ever.
     assert found["refused_alone"] == 0
+
+
+def test_a_server_that_tells_of_no_new_batch_is_never_stuck(tmp_path):
+    impatient = with_a_server(tmp_path, "-DSTUCK_NS=1000")
+    with StrategyPage(tmp_path / "page") as page:
+        page.write(cap=3, apart=1)
+        found = formed(impatient, page.path, resets=2, cap=3)
+    assert found["refused_alone"] > 0
+    assert found["batches"] > 1000
 
 
 def test_without_a_page_that_holds_batches_are_the_servers_own(fake, tmp_path):
