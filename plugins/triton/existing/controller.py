@@ -74,6 +74,7 @@ class Controller:
     _changer: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "shunter-change")
     )
+    _is_gone: bool = False
     _refusals: int = 0
     _not_before_ns: int = 0
 
@@ -84,7 +85,10 @@ class Controller:
             counters = self.model.counters()
         except HostError as error:
             self._complain(str(error))  # the page runs out by itself when this goes on
+            self._is_gone = True
             return
+        if self._is_gone:
+            self._is_gone, self.problem = False, ""
         self.settle()
         before, self._before = self._before, (counters, now_ns)
         if before is not None and now_ns > before[1]:

@@ -20,19 +20,21 @@ void strategy_close(struct strategy_file *file) {
     file->descriptor = -1;
 }
 
-/* One that was written whole. */
-static bool read_whole(int descriptor, struct control_strategy *page) {
+enum found { IS_WRONG, IS_BEING_WRITTEN, IS_WHOLE };
+
+static enum found read_page(int descriptor, struct control_strategy *page) {
     for (int i = 0; i < TRIES; i++) {
         uint64_t after[3];
         if (pread(descriptor, page, sizeof *page, 0) != (ssize_t)sizeof *page ||
-            pread(descriptor, after, sizeof after, 0) != (ssize_t)sizeof after) {
-            return false;
+            pread(descriptor, after, sizeof after, 0) != (ssize_t)sizeof after ||
+            page->magic != SHUNTER_CONTROL_MAGIC || page->digest != SHUNTER_CONTROL_DIGEST) {
+            return IS_WRONG;
         }
         if (!(page->sequence & 1) && page->sequence == after[2]) {
-            return page->magic == SHUNTER_CONTROL_MAGIC && page->digest == SHUNTER_CONTROL_DIGEST;
+            return IS_WHOLE;
         }
     }
-    return false;
+    return IS_BEING_WRITTEN;
 }
 _Static_assert(offsetof(struct control_strategy, sequence) == 16, "the third word");
 
@@ -56,12 +58,17 @@ struct strategy_numbers strategy_read(struct strategy_file *file, uint64_t now_n
     if (file->descriptor < 0) {
         return none;
     }
-    if (!read_whole(file->descriptor, &page) || page.until_ns <= now_ns || !is_sane(&page)) {
-        /* There may be another file of that name now. */
-        strategy_close(file);
+    const enum found found = read_page(file->descriptor, &page);
+    if (found == IS_BEING_WRITTEN) {
+        /* Its writer may be held up: what it said before holds on. */
+        return file->until_ns > now_ns ? file->numbers : none;
+    }
+    if (found == IS_WRONG || page.until_ns <= now_ns || !is_sane(&page)) {
+        strategy_close(file); /* there may be another file of that name now */
         return none;
     }
-    return (struct strategy_numbers){
+    file->until_ns = page.until_ns;
+    file->numbers = (struct strategy_numbers){
         .cap = page.cap,
         .apart = page.apart,
         .class = page.class,
@@ -70,4 +77,5 @@ struct strategy_numbers strategy_read(struct strategy_file *file, uint64_t now_n
         .per_row_ns = page.per_row_ns,
         .waited_ns = page.waited_ns,
     };
+    return file->numbers;
 }

@@ -11,6 +11,8 @@ struct strategy_file {
     char path[512];    /* empty: there is none */
     int descriptor;    /* -1: not open */
     uint64_t again_ns; /* not looked for before */
+    struct strategy_numbers numbers; /* the last ones that were whole */
+    uint64_t until_ns;               /* they hold */
 };
 
 /* The numbers of now. All zero, so that the server forms batches as it does, where there is no page

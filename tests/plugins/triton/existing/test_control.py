@@ -259,6 +259,10 @@ def test_a_server_that_is_gone_is_told_and_the_page_is_not_renewed(control, mode
     controller.cycle()
     assert controller.problem == "gone"
     assert written(controller) == before
+    model.refuses = None
+    controller.cycle()
+    assert controller.problem == ""
+    assert written(controller)["until_ns"] > before["until_ns"]
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,11 @@ class Load:
         assert min(self.answered) > 0
 
 
+def now(load):
+    """Which instances run batches."""
+    return {each.pid for each in load.more()}
+
+
 def held_from_now_on(load, rule):
     """Once the rule is seen to hold it holds always; the batches that show it."""
     wait_until(lambda: all(map(rule, load.more())))
@@ -227,6 +232,7 @@ def test_instances_change_under_load_and_nothing_is_lost(site, tmp_path):
     words = ["adopt", "control", "m", "--profile", str(tmp_path / "m.profile.json"), "--cores", "2"]
     words += ["--http", http, "--grpc", grpc, "--timeout-s", "1", "--every", "0.05"]
     with Load(site) as load:
+        before = now(load)
         with (tmp_path / "said").open("w") as said:
             controller = subprocess.Popen(
                 [sys.executable, "-m", "shunter.plugins.cli.main", *words],
@@ -235,21 +241,19 @@ def test_instances_change_under_load_and_nothing_is_lost(site, tmp_path):
             )
         try:
             wait_until(lambda: "now 2x1x16\n" in (tmp_path / "said").read_text())
-            wait_until(lambda: len({each.pid for each in load.more()}) == 2)
+            pids = wait_until(lambda: len(f := now(load) - before) == 2 and f == now(load) and f)
             assert all(len(each.kinds) == 1 for each in load.more())
             controller.terminate()
             assert controller.wait(PATIENCE_S) == 0
         finally:
             controller.kill()
             controller.wait()
-        pids = {each.pid for each in load.more()}
         # From now on it is the instances alone that change: those that stay are the very same.
         site.model.change(3)
-        more = wait_until(lambda: len(f := {each.pid for each in load.more()}) == 3 and f)
+        more = wait_until(lambda: len(f := now(load)) == 3 and f)
         assert pids < more
         site.model.change(1)
-        load.more()
-        assert wait_until(lambda: len(f := {each.pid for each in load.more()}) == 1 and f) < more
+        assert wait_until(lambda: len(f := now(load)) == 1 and f) < more
         # Another number of threads is another version of the model, loaded beside this one.
         site.model.change(1, threads=4)
         wait_until(lambda: {each.threads for each in load.more()} == {"4"})

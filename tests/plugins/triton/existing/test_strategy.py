@@ -3,6 +3,7 @@
 import ctypes
 import json
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -151,6 +152,33 @@ def test_batches_that_grow_while_they_wait_keep_cap_and_class(fake, tmp_path, re
     assert bool(found["mixed"]) == (not apart)
     # The first of a batch is never refused, or it would wait for ever.
     assert found["refused_alone"] == 0
+
+
+class SlowPage(StrategyPage):
+    """Its writer is held up in the midst of each change."""
+
+    def _write_sequence(self):
+        super()._write_sequence()
+        time.sleep(0.002)
+
+
+def test_a_writer_that_is_held_up_in_a_change_lets_nothing_slip(fake, tmp_path):
+    with SlowPage(tmp_path / "page") as page:
+        page.write(cap=3, apart=1)
+        ends = threading.Event()
+
+        def rewrite():
+            while not ends.is_set():
+                page.write(cap=3)
+
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        try:
+            found = formed(fake, page.path, cap=3)
+        finally:
+            ends.set()
+            writer.join()
+    assert (found["over"], found["mixed"]) == (0, 0)
 
 
 def test_a_server_that_tells_of_no_new_batch_is_never_stuck(tmp_path):
