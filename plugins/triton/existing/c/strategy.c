@@ -70,16 +70,17 @@ static bool parameter(const char *json, size_t size, char *into, size_t room) {
     const char *found = memmem(json, size, key, sizeof key - 1);
     const char *end = json + size;
     size_t n = 0;
+    into[0] = 0;
     for (found = found ? found + sizeof key - 1 : end; found < end && *found != '"'; found++) {
-        if (*found == '\\' && (++found == end || (*found != '/' && *found != '\\'))) {
-            return false;
-        }
-        if (n + 1 >= room) {
+        const bool is_escaped = *found == '\\';
+        found += is_escaped;
+        if (found == end || n + 1 >= room || (is_escaped && *found != '/' && *found != '\\')) {
+            into[0] = 0;
             return false;
         }
         into[n++] = *found;
+        into[n] = 0;
     }
-    into[n] = 0;
     return n > 0;
 }
 

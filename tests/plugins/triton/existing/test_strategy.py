@@ -1,5 +1,6 @@
 """The strategy library: its rule as tables and properties, all of it under the sanitizers."""
 
+import contextlib
 import ctypes
 import json
 import subprocess
@@ -130,15 +131,33 @@ def fake(tmp_path_factory):
     return with_a_server(tmp_path_factory.mktemp("fake"))
 
 
-def formed(fake, path, *, steps=20000, seed=1, resets=1, cap=0):
+def has_open(process, path):
+    with contextlib.suppress(OSError):
+        for each in Path(f"/proc/{process.pid}/fd").iterdir():
+            if each.readlink() == path:
+                return True
+    return process.poll() is not None
+
+
+def formed(fake, path, *, steps=20000, seed=1, resets=1, cap=0, meanwhile=None):
+    """What came of it; ``meanwhile`` is called once the page has been read."""
     config = json.dumps(
         {"name": "fake", "parameters": {PAGE_PARAMETER: {"string_value": str(path)}}},
         separators=(",", ":"),
     )
     command = [str(fake), config, *map(str, (steps, seed, resets, cap))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {key: int(value) for key, value in map(str.split, done.stdout.splitlines())}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            if meanwhile is not None:
+                while not has_open(process, path):
+                    time.sleep(0.001)
+                meanwhile()
+            told, wrong = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, wrong[-4000:]
+    return {key: int(value) for key, value in map(str.split, told.splitlines())}
 
 
 @pytest.mark.parametrize("resets", [0, 1])
@@ -172,12 +191,12 @@ def test_a_writer_that_is_held_up_in_a_change_lets_nothing_slip(fake, tmp_path):
                 page.write(cap=3)
 
         writer = threading.Thread(target=rewrite)
-        writer.start()
         try:
-            found = formed(fake, page.path, cap=3)
+            found = formed(fake, page.path, steps=200_000, cap=3, meanwhile=writer.start)
         finally:
             ends.set()
-            writer.join()
+            if writer.ident:
+                writer.join()
     assert (found["over"], found["mixed"]) == (0, 0)
 
 
@@ -209,7 +228,9 @@ def test_without_a_page_that_holds_batches_are_the_servers_own(fake, tmp_path):
     (tmp_path / "short").write_bytes(whole[:-1])
     assert formed(fake, tmp_path / "short") == free
     assert formed(fake, tmp_path) == free
-    assert formed(fake, "/" + "x" * 600) == free
+    (tmp_path / "cut").write_bytes(whole)  # a part of a path is none
+    for path in ("/" + "x" * 600, f"{tmp_path}/cut\tx", f"{tmp_path}/cut" + "\t"):
+        assert formed(fake, path) == free
 
 
 def test_a_page_is_whole_and_holds_for_a_while(tmp_path):
