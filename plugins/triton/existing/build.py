@@ -13,7 +13,8 @@ from pathlib import Path
 from shunter.plugins.triton import build as backend
 
 SOURCES = Path(__file__).resolve().parent / "c"
-LIBRARY = backend.HERE / "build/strategy/libbatchstrategy_shunter.so"
+LIBRARY = "build/strategy/libbatchstrategy_shunter.so"
+"""Relative to the folder of the backend's build."""
 _MARK = "shunter-strategy-sha256="
 
 
@@ -37,14 +38,19 @@ def digest() -> str:
 
 def ensure() -> Path:
     """The library; it is built only when it is missing or stale. Raises UserError."""
-    mark = _MARK + digest()
+    library = backend.HERE / LIBRARY
     try:
-        if mark.encode() in LIBRARY.read_bytes():
-            return LIBRARY
+        if (_MARK + digest()).encode() in library.read_bytes():
+            return library
     except OSError:
         pass
-    said = f'-DSHUNTER_STRATEGY_SOURCE="{mark}"'
-    return backend.link(LIBRARY, sources(), [*flags(), said])
+    return build(library)
+
+
+def build(library: Path) -> Path:
+    """Compile it. Raises UserError."""
+    said = f'-DSHUNTER_STRATEGY_SOURCE="{_MARK}{digest()}"'
+    return backend.link(library, sources(), [*flags(), said])
 
 
 if __name__ == "__main__":
