@@ -1,7 +1,7 @@
 """Everything is declared in setup.cfg; this adds what is compiled while a wheel is built.
 
-That is the plugin jar, the data path's library, and the backend for Triton. An editable install
-compiles nothing: each is built on first use.
+That is the plugin jar, the data path's library, and for Triton the backend and the library for
+models of other backends. An editable install compiles nothing: each is built on first use.
 """
 
 import importlib
@@ -35,6 +35,7 @@ if "shunter" not in sys.modules:
     sys.modules["shunter"] = ModuleType("shunter")
     sys.modules["shunter"].__path__ = [str(HERE)]
 backend = importlib.import_module("shunter.plugins.triton.build")
+strategy = importlib.import_module("shunter.plugins.triton.existing.build")
 
 
 class BuildCompiled(build_py):
@@ -60,6 +61,7 @@ class BuildCompiled(build_py):
             )
         try:
             backend.build(package / "plugins/triton" / backend.LIBRARY)
+            strategy.build(package / "plugins/triton" / strategy.LIBRARY)
         except backend.UserError as error:
             warnings.warn(f"the wheel carries no backend for Triton: {error}", stacklevel=1)
 
@@ -74,8 +76,8 @@ class PlatformWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         package = Path(self.get_finalized_command("build").build_lib) / "shunter"
         built = package / "nic_frontend" / library.LIBRARY
-        for_triton = package / "plugins/triton" / backend.LIBRARY
-        return "py3", "none", manylinux(built, for_triton) or super().get_tag()[2]
+        at = (package / "plugins/triton" / each.LIBRARY for each in (backend, strategy))
+        return "py3", "none", manylinux(built, *at) or super().get_tag()[2]
 
 
 def manylinux(*built: Path) -> str | None:

@@ -16,6 +16,7 @@ from setuptools.command.build_py import build_py
 from shunter.nic_frontend import build
 from shunter.plugins.torchserve import build as jar
 from shunter.plugins.triton import build as backend
+from shunter.plugins.triton.existing import build as strategy
 
 ROOT = Path(__file__).parents[1]
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
@@ -48,20 +49,22 @@ def test_every_c_file_is_packed():
         for pattern in patterns.split(",")
         for path in ROOT.joinpath(*package.split(".")[1:]).glob(pattern.strip())
     }
-    wanted = {*build.sources("*.[ch]"), *backend.sources("*.[ch]")}
+    wanted = {each for module in (build, backend, strategy) for each in module.sources("*.[ch]")}
     assert len(wanted) > 50 and wanted <= packed, sorted(wanted - packed)
 
 
 def test_a_wheel_has_what_is_compiled_where_it_is_looked_for(shunter_setup, monkeypatch, tmp_path):
     built = []
     monkeypatch.setattr(build_py, "run", lambda self: None)
-    for module in (shunter_setup.jar, shunter_setup.library, shunter_setup.backend):
+    for name in ("jar", "library", "backend", "strategy"):
+        module = getattr(shunter_setup, name)
         monkeypatch.setattr(module, "build", lambda path, **options: built.append(path))
     command = shunter_setup.BuildCompiled(setuptools.Distribution())
     command.build_lib = str(tmp_path)
     command.run()
     at = {each.relative_to(tmp_path / "shunter") for each in built}
     found = (jar.HERE / jar.PLUGINS, build.HERE / build.LIBRARY, backend.HERE / backend.LIBRARY)
+    found += (backend.HERE / strategy.LIBRARY,)
     assert at == {each.relative_to(ROOT) for each in found}
 
 

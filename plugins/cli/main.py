@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shunter.plugins.cli.devices import devices
+from shunter.plugins.cli.existing import adopt
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.plan import plan
@@ -244,6 +245,7 @@ app.command()(plan)
 app.command()(nic)
 app.command()(workers)
 app.add_typer(plot, name="plot")
+app.add_typer(adopt, name="adopt")
 
 
 @app.command("plugins-path")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.plugins.cli.existing import plans_of, profile_of
 from shunter.plugins.cli.files import check_finite, load, profile_file, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from shunter.allocator.cpus.topology import Topology
     from shunter.allocator.planning.profile import Profile, Provenance
     from shunter.plugins.profiling.planning import Plan
+
+
+OfTriton = Annotated[
+    bool, typer.Option("--triton", help="MODEL is what `shunter profile --triton` measured.")
+]
 
 
 def plan(
@@ -45,6 +51,7 @@ def plan(
         bool, typer.Option("--anyway", help="Also with a profile of another machine or model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    triton: OfTriton = False,
 ) -> None:
     """Show which instances, threads and batches a profile leads to, beside the usual ones.
 
@@ -57,33 +64,50 @@ def plan(
       shunter plan store/resnet50.mar --threads 16 --batch 64
     """
     from shunter.allocator.cpus.discovery import read_topology
-    from shunter.plugins.profiling import planning
     from shunter.plugins.view import plan_view
 
     check_finite(slo_ms=slo_ms, memory_gib=memory_gib)
     if slo_ms is not None and batch is not None:
         raise UserError("--slo-ms chooses the batch itself: leave --batch away")
     topology = read_topology()
-    known, local, archive = _usable_profile(model, topology, anyway)
+    if triton:
+        model = profile_of(model)
+    known, local, archive = _usable_profile(model, topology, anyway, served=triton)
     nodes = _nodes(threads, topology, known, local)
     budget = math.inf if memory_gib is None else memory_gib * 2**30
     cap = max_batch or (registered_batch(archive) if archive else None)
-    limits: dict[str, Any] = {"budget_bytes": budget, "cap": cap}
-    if slo_ms is None and batch is None:
-        plans = planning.plan_each(known, nodes, **limits)
-    else:
-        plans = [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
+    plans = _plans(known, nodes, batch, slo_ms, triton=triton, budget_bytes=budget, cap=cap)
     if as_json:
         print(json.dumps(_plans_as_json(known, nodes, plans), indent=2))
     elif len(plans) == 1:
+        served = f"shunter adopt control {known.provenance.model} --profile {model}"
         stdout().print(plan_view.render(plans[0]))
-        print(f"\nto use it: {plans[0].request()}")
+        print(f"\nto use it: {served if triton else plans[0].request()}")
     else:
         stdout().print(plan_view.render_each(plans))
 
 
+def _plans(
+    known: Profile,
+    nodes: tuple[int, ...],
+    batch: int | None,
+    slo_ms: float | None,
+    *,
+    triton: bool,
+    **limits: Any,
+) -> list[Plan]:
+    """For what is asked, else for every power of two."""
+    from shunter.plugins.profiling import planning
+
+    if triton:
+        return plans_of(known, nodes, batch, slo_ms, **limits)
+    if slo_ms is None and batch is None:
+        return planning.plan_each(known, nodes, **limits)
+    return [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
+
+
 def _usable_profile(
-    path: Path, topology: Topology, anyway: bool
+    path: Path, topology: Topology, anyway: bool, *, served: bool
 ) -> tuple[Profile, bool, Path | None]:
     """A profile, whether it is of this machine and model, and its archive if that is there."""
     from shunter.allocator.planning.profile import ProfileError
@@ -91,6 +115,8 @@ def _usable_profile(
     file, archive = profile_file(path)
     known = load(file)
     here = _provenance(known, archive, topology)
+    if served:  # what the server is, is compared where it is controlled
+        here = replace(here, torch=known.provenance.torch)
     differences = known.provenance.differences(here)
     if differences and not anyway:
         try:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.plugins.cli.existing import GRPC, HTTP, Grpc, Http, address, measure, profile_of
 from shunter.plugins.cli.files import archive_in, check_finite, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
@@ -54,6 +55,9 @@ Inputs = Annotated[
 ContentType = Annotated[str | None, typer.Option(help="Of --input; default: by the file's name.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget what an earlier run measured.")]
 Output = Annotated[Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")]
+Served = Annotated[
+    bool, typer.Option("--triton", help="MODEL is served by a Triton that runs: its name.")
+]
 Precision = Annotated[
     float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
 ]
@@ -79,6 +83,9 @@ def profile(
     output: Output = None,
     precision: Precision = 0.02,
     seconds: Seconds = 10.0,
+    triton: Served = False,
+    http: Http = HTTP,
+    grpc: Grpc = GRPC,
 ) -> None:
     """Measure a model's latency by threads and batch size, on this host.
 
@@ -86,6 +93,8 @@ def profile(
     Cells of no use are left out, and what that may cost is stated. A profile of an archive holds
     behind TorchServe and Triton: the workers are the same. packed/models/NAME, of what `shunter
     pack --triton` wrote, stands for its newest version.
+    With --triton MODEL is the name of a model of another backend that a running Triton serves, made
+    ready by `shunter adopt prepare`; --input is then a request as Triton takes it by HTTP.
 
     Examples:
 
@@ -97,34 +106,42 @@ def profile(
 
     from shunter.allocator.cpus.discovery import read_topology
     from shunter.allocator.planning.measurement import Effort
-    from shunter.allocator.planning.profile import LARGEST_BATCH
-    from shunter.plugins.hosts import runtime_of
+    from shunter.plugins import hosts
     from shunter.plugins.profiling import profiler
     from shunter.plugins.profiling.profiles import profile_path
 
     check_finite(precision=precision, seconds=seconds)
-    model = archive_in(model)
-    if max_batch is not None and max_batch > LARGEST_BATCH:
-        raise UserError(f"--max-batch {max_batch}: allowed: 1 to {LARGEST_BATCH}")
-    default_batch = registered_batch(model) or DEFAULT_BATCH
+    where = address(str(model), http, grpc) if triton else None
+    model = model if triton else archive_in(model)
     topology = read_topology()
     task = profiler.Task(
         archive=model,
         samples=_samples(inputs or [], content_type),
-        threads=_instance_threads(topology, threads),
-        batch=max_batch or default_batch,
-        runtime=runtime_of(),
+        threads=_instance_threads(topology, threads or (1 if triton else None)),
+        batch=_batch(model, where, max_batch),
+        runtime=None if triton else hosts.runtime_of(),
         exhaustive=exhaustive,
         alone=alone,
         effort=Effort(precision=precision, seconds=seconds),
         restart=restart,
         busy=lambda: _busy(topology),
     )
-    path = output or profile_path(model)
+    path = output or (profile_of(model) if triton else profile_path(model))
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
-    found = _run(task, path, topology, Console(stderr=True), bandwidth)
-    _show(found, path, stdout())
+    _show(_run(task, path, topology, Console(stderr=True), bandwidth, where), path, stdout())
+
+
+def _batch(model: Path, where: Any, wanted: int | None) -> int:
+    """Largest batch: as wanted, else as the model's own configuration says."""
+    from shunter.allocator.planning.profile import LARGEST_BATCH
+    from shunter.plugins import hosts
+
+    if wanted is not None and wanted > LARGEST_BATCH:
+        raise UserError(f"--max-batch {wanted}: allowed: 1 to {LARGEST_BATCH}")
+    if wanted is None:
+        wanted = hosts.adoption().largest_batch(where) if where else registered_batch(model)
+    return wanted or DEFAULT_BATCH
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
@@ -167,12 +184,21 @@ def _busy(topology: Topology) -> float:
     return round(busy, 2)
 
 
-def _run(task: Task, path: Path, topology: Topology, console: Console, bandwidth: bool) -> Profile:
+def _run(
+    task: Task,
+    path: Path,
+    topology: Topology,
+    console: Console,
+    bandwidth: bool,
+    where: Any,
+) -> Profile:
     from shunter.plugins.profiling import profiler
     from shunter.plugins.profiling.bandwidth import add_bandwidth
 
     try:
         with _reporting(console) as report:
+            if where is not None:
+                return measure(where, task, path, report)
             found = profiler.run(task, path, topology, report)
         return add_bandwidth(task, path, topology) if bandwidth else found
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from shunter.plugins.errors import UserError
@@ -132,6 +133,13 @@ def packed_workers(folder: Path, socket: Path | None = None) -> PackedWorkers:
     from shunter.plugins.triton.packed import PackedWorkers
 
     return PackedWorkers(folder, socket, runtime_of())
+
+
+def adoption() -> ModuleType:
+    """What can be done for models of other backends of Triton."""
+    from shunter.plugins.triton.existing import adoption as found
+
+    return found
 
 
 def runtime_of(name: str = TORCHSERVE) -> WorkerRuntime:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
@@ -33,6 +34,18 @@ WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""
 
 
+class Workers(Protocol):
+    """What is measured: see :class:`shunter.plugins.profiling.worker_cache.WorkerCache`."""
+
+    def of(self, threads: int) -> Sequence[ModelWorker]:
+        """Those with so many threads that run together. Raises WorkerFailed."""
+        ...
+
+    def close(self) -> None:
+        """End all of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Task:
     """What is to be measured."""
@@ -42,8 +55,8 @@ class Task:
     """Requests; a batch takes them in turn. Empty: the archive's own."""
     threads: int
     batch: int
-    runtime: WorkerRuntime
-    """Whose workers are measured."""
+    runtime: WorkerRuntime | None
+    """Whose workers are measured; None: :func:`measure_all` is given workers."""
     exhaustive: bool = False
     alone: bool = False
     """Measure one instance at a time, as Packrat does, not as many as will run together."""
@@ -79,15 +92,16 @@ def run(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shunter-profile-")))
         try:
+            assert task.runtime is not None
             model = task.runtime.unpack(task.archive, folder)
             samples = samples_of(task, model)
-            here = provenance_here(task.archive, _hash(samples), topology)
-            profile = _begin(task, path, here)
+            here = provenance_here(task.archive, hash_of(samples), topology)
+            profile = begin(task, path, here)
             cache = WorkerCache(
                 task.runtime, model, topology, profile.threads, profile.batch, alone=task.alone
             )
             stack.callback(cache.close)
-            return _measure_all(task, path, profile, samples, cache, report)
+            return measure_all(task, path, profile, samples, cache, report)
         except (WorkerFailed, ProfileError, OSError) as error:
             raise UserError(str(error)) from error
 
@@ -105,14 +119,15 @@ def samples_of(task: Task, model: UnpackedModel) -> Sequence[Sample]:
     return [sample]
 
 
-def _hash(samples: Sequence[Sample]) -> str:
+def hash_of(samples: Sequence[Sample]) -> str:
+    """Of the requests that are sent."""
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(sample.content_type.encode() + b"\0" + sample.body)
     return digest.hexdigest()
 
 
-def _begin(task: Task, path: Path, here: Provenance) -> Profile:
+def begin(task: Task, path: Path, here: Provenance) -> Profile:
     """The profile to continue: an earlier run's if it is of the same thing, else an empty one."""
     mode = "exhaustive" if task.exhaustive else "adaptive"
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -145,14 +160,15 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
     )
 
 
-def _measure_all(
+def measure_all(
     task: Task,
     path: Path,
     profile: Profile,
     samples: Sequence[Sample],
-    cache: WorkerCache,
+    cache: Workers,
     report: Callable[[Progress], None],
 ) -> Profile:
+    """Measure until nothing more is worth it. Raises WorkerFailed."""
     plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
     for (threads, batch), cell in sorted(profile.cells.items()):
         plan.add(threads, batch, cell.ms)

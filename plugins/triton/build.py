@@ -58,14 +58,19 @@ def ensure() -> Path:
 
 
 def build(library: Path, more: Sequence[str] = ()) -> Path:
-    """Compile; the library appears under its name only when it is complete. Raises UserError."""
+    """Compile the backend. Raises UserError."""
     mark = f'-DSHUNTER_TRITON_SOURCE="{_MARK.decode()}{digest()}"'
+    return link(library, sources(), [*includes(), mark, *more])
+
+
+def link(library: Path, compiled: Sequence[Path], more: Sequence[str]) -> Path:
+    """Compile; the library appears under its name only when it is complete. Raises UserError."""
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=".so-") as scratch:
             finished = Path(scratch) / library.name
-            command = [*native.compiler(), *FLAGS, *native.WARNINGS, *includes(), mark, *more]
-            command += [*map(str, sources()), "-lm", "-o", str(finished)]
+            command = [*native.compiler(), *FLAGS, *native.WARNINGS, *more]
+            command += [*map(str, compiled), "-lm", "-o", str(finished)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise UserError(f"{command[0]} failed:\n{done.stderr.strip()}")

@@ -29,6 +29,7 @@ def c_source() -> str:
         "#include <stdint.h>",
         "",
         *map(define, rows),
+        f'#define SHUNTER_PAGE_PARAMETER "{layout.PAGE_PARAMETER}" /* of a model */',
         "",
         *(line for name in layout.STRUCTURES for line in _struct(name)),
         "#endif",

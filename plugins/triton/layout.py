@@ -20,6 +20,8 @@ from shunter.batching.queue.layout import MAX_TENSORS
 
 MAGIC = int.from_bytes(b"SHUNTERT", "little")
 VERSION = 1
+PAGE_PARAMETER = "SHUNTER_PAGE"
+"""Of the configuration of an existing model: the path of its ``strategy`` page."""
 MOST_DIMS = 8
 TENSORS = 2 * MAX_TENSORS
 TELEMETRY_WORDS = (
@@ -168,6 +170,20 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("strict_batch_ns", "of these", "Q", SIZE_BUCKETS),
     ),
     "page": (ControlField("kind", "KIND_PAGE"),),
+    # No message but a file, for the batches of a model of another backend: ``existing``.
+    "strategy": (
+        ControlField("magic", "CONTROL_MAGIC"),
+        ControlField("digest", "CONTROL_DIGEST of who writes it"),
+        ControlField("sequence", "odd while it is written"),
+        ControlField("until_ns", "of CLOCK_MONOTONIC: the numbers hold so long"),
+        ControlField("cap", "most rows of a batch, 0: as many as the server takes"),
+        ControlField("apart", "1: strict and best-effort requests in different batches"),
+        ControlField("class", "of requests that name none"),
+        ControlField("slo_ns", "deadline of strict requests that have none, 0: none"),
+        ControlField("fixed_ns", "a batch of n rows takes fixed + n * per_row; both 0: unknown"),
+        ControlField("per_row_ns", "see fixed_ns"),
+        ControlField("waited_ns", "how long a request has usually waited when it is asked about"),
+    ),
 }
 
 

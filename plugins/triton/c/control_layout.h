@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x4a2b2821bf10c84ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x79e689b1bb3f6e04ULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
@@ -21,6 +21,7 @@
 #define SHUNTER_SAID_NO_ROOM 3 /* of a reply */
 #define SHUNTER_SAID_WRONG 4 /* of a reply */
 #define SHUNTER_SAID_NO_WORKER 5 /* of a reply */
+#define SHUNTER_PAGE_PARAMETER "SHUNTER_PAGE" /* of a model */
 
 struct control_hello {
     uint64_t kind; /* KIND_HELLO */
@@ -149,5 +150,20 @@ struct control_page {
     uint64_t kind; /* KIND_PAGE */
 };
 _Static_assert(sizeof(struct control_page) == 8, "page");
+
+struct control_strategy {
+    uint64_t magic; /* CONTROL_MAGIC */
+    uint64_t digest; /* CONTROL_DIGEST of who writes it */
+    uint64_t sequence; /* odd while it is written */
+    uint64_t until_ns; /* of CLOCK_MONOTONIC: the numbers hold so long */
+    uint64_t cap; /* most rows of a batch, 0: as many as the server takes */
+    uint64_t apart; /* 1: strict and best-effort requests in different batches */
+    uint64_t class; /* of requests that name none */
+    uint64_t slo_ns; /* deadline of strict requests that have none, 0: none */
+    uint64_t fixed_ns; /* a batch of n rows takes fixed + n * per_row; both 0: unknown */
+    uint64_t per_row_ns; /* see fixed_ns */
+    uint64_t waited_ns; /* how long a request has usually waited when it is asked about */
+};
+_Static_assert(sizeof(struct control_strategy) == 88, "strategy");
 
 #endif
