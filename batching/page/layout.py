@@ -16,7 +16,7 @@ Rules of this file:
 The control page::
 
     +------------------+  0
-    | header           |  whole lines: identity | JVM | controller | ready | front end
+    | header           |  identity | JVM | controller | ready | front end | devices (controller)
     +------------------+  HEADER_SIZE
     | holder 0         |  one 128-byte line per holder of the hold words
     | ...              |
@@ -131,6 +131,17 @@ HEADER = (
             Field("landing_blocks", "blocks of the pool in which payloads land"),
             Field("landing_free", "of these, used by nobody"),
             Field("landing_wanted", "blocks that all queues, full, and what is received would use"),
+        ),
+    ),
+    Section(
+        "devices",
+        (
+            Field("mig_changing", "GPUs whose instances are being changed now"),
+            Field("mig_done", "number of the layouts wanted last that are there or were given up"),
+            Field("mig_changes", "changes that led to the wanted layout"),
+            Field("mig_undone", "changes that were undone, or not begun"),
+            Field("mig_layouts", "of each GPU by its index, for people", width=512),
+            Field("mig_problem", "why the last change was not possible, for people", width=256),
         ),
     ),
 )
