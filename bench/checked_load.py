@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Self
 
 THREADS = 4
@@ -22,12 +22,12 @@ TIMEOUT_S = 60.0
 class CheckedLoad:
     """Load while a block runs."""
 
-    def __init__(self, port: int, classes: Mapping[str, str], rate: float) -> None:
-        """``classes``: by model, the class that its requests say; ``rate``: of all, per second."""
+    def __init__(self, port: int, models: Sequence[str], rate: float) -> None:
+        """``rate``: of all models together, per second."""
         self.outcomes: Counter[str] = Counter()
         """Answers by what they were."""
         self.latencies_ms: list[float] = []
-        self._port, self._classes = port, dict(classes)
+        self._port, self._models = port, list(models)
         self._pause_s = THREADS / rate
         self._over, self._lock = threading.Event(), threading.Lock()
         self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(THREADS)]
@@ -56,7 +56,7 @@ class CheckedLoad:
         choose = random.Random(seed)
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
         while not self._over.is_set():
-            model = choose.choice(list(self._classes))
+            model = choose.choice(self._models)
             began = time.monotonic()
             outcome = self._ask(connection, model, choose)
             took_ms = (time.monotonic() - began) * 1e3
@@ -70,7 +70,7 @@ class CheckedLoad:
         self, connection: http.client.HTTPConnection, model: str, choose: random.Random
     ) -> str:
         numbers = [choose.randrange(100) for _ in range(16)]
-        headers = {"Content-Type": "application/json", "x-shunter-class": self._classes[model]}
+        headers = {"Content-Type": "application/json"}
         try:
             connection.request("POST", f"/predictions/{model}", json.dumps({"x": numbers}), headers)
             answer = connection.getresponse()

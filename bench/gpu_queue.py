@@ -113,7 +113,9 @@ def front_of(specs: tuple[TensorSpec, TensorSpec], batch: int) -> Iterator[Front
         end = WorkerQueue(require(), queue, 1, 0, pool.mapping, **where)
         stack.callback(end.close)
         for entry in range(count):
-            PIECE.pack_into(queue.pieces.bytes, entry * PIECE.size, entry * one.bytes, one.bytes, 0)
+            PIECE.pack_into(
+                queue.pieces.bytes, entry * PIECE.size, entry * one.bytes, one.bytes, 0
+            )
             queue.words[queue.entry(entry, "entry_pieces")] = 1
             queue.words[queue.entry(entry, "entry_next")] = entry + 1
         memory = np.frombuffer(pool.mapping.bytes, np.uint8)[: count * one.bytes]

@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -32,7 +33,7 @@ from typing import Any
 
 import httpx
 from checked_load import CheckedLoad
-from common import BENCH, Parser, Progress, Row, pack_sums, percentile, write_result
+from common import BENCH, Parser, Progress, Row, percentile, write_result
 
 from shunter.allocator.devices.geometry import Layout, layouts, plain, text_of
 from shunter.allocator.devices.inventory import take_stock
@@ -42,13 +43,15 @@ from shunter.allocator.devices.simulated.library import CHANGES, SimulatedLibrar
 from shunter.allocator.devices.simulated.state import Fault, State
 from shunter.allocator.devices.simulated.store import Store
 from shunter.batching.page.control_page import ControlPage
+from shunter.model_store.pack import pack
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.server import Server
 
 NAME = "mig_faults"
 GPUS = ("a100-40gb", "a100-40gb")
-MODELS = {"strict": "strict", "bulk": "best-effort", "more": "best-effort"}
-"""And the class that its requests say."""
+MODELS = {"strict": "strict", "bulk": "best_effort", "more": "best_effort"}
+"""And their classes: best effort stands still for strict work on its instance."""
+SLO_MS = 30_000
 PATIENCE_S = 240.0
 CODES = (2, 4, 6, 19, 20, 23, 27, 999)
 """What NVML answers where a fault is."""
@@ -71,18 +74,19 @@ class Bed:
         self.wanted = ["4g,3g", "4g,2g,1g"]
         self.write()
 
-    def server(self, store: Path, archive: str) -> Server:
-        model = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 8, "maxBatchDelay": 2}
-        model |= {"marName": archive, "defaultVersion": True}
+    def server(self) -> Server:
+        """With one archive for each model."""
+        store = self.folder / "store"
+        for name, of_class in MODELS.items():
+            self._pack(name, of_class, store)
         paths = [str(BENCH / "models/simulated_gpus"), os.environ.get("PYTHONPATH", "")]
         return Server(
             model_store=store,
-            models=[f"{name}={archive}" for name in MODELS],
+            models=[f"{name}={name}.mar" for name in MODELS],
             plugins=ensure(),
-            config={
-                "job_queue_size": "2000",
-                "models": json.dumps({name: {"1.0": model} for name in MODELS}),
-            },
+            folder=self.folder / "server",
+            quiet=False,
+            config={"job_queue_size": "2000"},
             env={
                 "BENCH_SIMULATED_GPUS": str(self.store.path),
                 "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -90,6 +94,18 @@ class Bed:
                 "SHUNTER_STATE_DIR": str(self.journals),
             },
         )
+
+    def _pack(self, name: str, of_class: str, store: Path) -> None:
+        source = self.folder / name
+        source.mkdir()
+        shutil.copy(BENCH / "models/sums/handler.py", source)
+        section: Row = {"class": of_class}
+        if of_class == "strict":
+            section["slo_ms"] = SLO_MS
+        config = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 8, "maxBatchDelay": 2}
+        text = json.dumps({**config, "shunter": section})  # JSON is YAML
+        (source / "model-config.yaml").write_text(text, "utf-8")
+        pack(source, store, weights_needed=False)
 
     def write(self) -> None:
         """Let the settings say what is wanted; they are replaced as a whole."""
@@ -243,13 +259,13 @@ def _kill(pid: int) -> bool:
 def run(args: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
     """All changes under load."""
     choose = random.Random(args.seed)
-    bed, store = Bed(folder, choose), folder / "store"
+    bed = Bed(folder, choose)
     progress, rows = Progress(args.changes), []
-    with installed(SimulatedLibrary(bed.store)), bed.server(store, pack_sums(store)) as server:
+    with installed(SimulatedLibrary(bed.store)), bed.server() as server:
         session = Run(bed, server)
         wait_for("the first layout", lambda: session.settled(number_of(bed.wanted)))
         wait_for("everybody's seat", session.seated)
-        with CheckedLoad(server.ports.inference, MODELS, args.rate) as load:
+        with CheckedLoad(server.ports.inference, list(MODELS), args.rate) as load:
             for number in range(args.changes):
                 progress.step(f"{load.lost} lost of {load.sent}")
                 rows.append(session.change(number))
@@ -276,11 +292,12 @@ def main() -> None:
     parser.add_argument("--changes", type=int, help="default 200, 20 with --quick")
     parser.add_argument("--rate", type=float, default=60, help="requests/s, default 60")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="keep the GPUs and the server's log there")
     parser.add_argument("--no-write", action="store_true", help="only print")
     args = parser.arguments()
     args.changes = args.changes or (20 if args.quick else 200)
     with tempfile.TemporaryDirectory() as folder:
-        rows, headline = run(args, Path(folder))
+        rows, headline = run(args, args.folder or Path(folder))
     for row in rows:
         print(json.dumps(row))
     print(json.dumps(headline))

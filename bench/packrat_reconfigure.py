@@ -90,7 +90,9 @@ def capacity(side: Side, wanted: dict[int, str]) -> dict[int, float]:
     return found
 
 
-def one_round(side: Side, wanted: dict[int, str], rate: float, change_s: float, seed: int) -> Row:
+def one_round(
+    side: Side, wanted: dict[int, str], rate: float, change_s: float, seed: int
+) -> Row:
     """Load from beginning to end, and both changes under it."""
     # Three times as long as without load; what is left over belongs to the window after.
     seconds = SETTLE_S + 3 * QUIET_S + 6 * change_s + 20

@@ -59,7 +59,9 @@ def profile_model(
             cell = "{} threads, batch {}".format(*progress.next)
             print(f"  profile of {archive.stem}: {cell}", file=sys.stderr, flush=True)
 
-    wanted = profiler.Task(archive, [REQUEST], runtime=runtime_of(), restart=known is None, **task)
+    wanted = profiler.Task(
+        archive, [REQUEST], runtime=runtime_of(), restart=known is None, **task
+    )
     return profiler.run(wanted, path, topology, report)
 
 

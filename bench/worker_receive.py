@@ -291,7 +291,9 @@ def main() -> None:
     show(rows)
     if args.no_write:
         return
-    headline = {f"cpu_ratio, {row['body']}, batch {row['batch']}": row["cpu_ratio"] for row in rows}
+    headline = {
+        f"cpu_ratio, {row['body']}, batch {row['batch']}": row["cpu_ratio"] for row in rows
+    }
     write_result(NAME, quick=args.quick, rows=rows, headline=headline)
 
 

@@ -107,7 +107,9 @@ def _requests(models: Sequence[_Model], now_ns: int) -> Iterator[str]:
         (labels, (now_ns - since) * 1e-9 if since else 0)
         for labels, since in _by_class(models, "oldest_arrival_ns")
     ]
-    yield from _family("shunter_oldest_wait_seconds", "gauge", "Wait of the oldest request", oldest)
+    yield from _family(
+        "shunter_oldest_wait_seconds", "gauge", "Wait of the oldest request", oldest
+    )
     shares = [
         (labels, (told - 1) / 1e6 if told else math.nan)
         for labels, told in _by_class(models, "attainment")
@@ -197,7 +199,9 @@ def _preemption(
         yield from _family(name, "counter", text, found)
 
 
-def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
+def _family(
+    name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]
+) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples:

@@ -180,21 +180,21 @@ class Keeper:
             if self._clock() < self._retry_at:
                 return
         self._tried, failed = number, False
-        for gpu, text in zip(there, self._for_each(wanted, len(there)), strict=True):
-            failed |= not self._change(gpu, text)
+        if len(wanted) not in (1, len(there)):
+            failed = True
+            self._complain(
+                f"{len(wanted)} layouts are wanted; allowed: 1, or {len(there)}: one for each GPU"
+            )
+        else:
+            texts = wanted if len(wanted) == len(there) else wanted * len(there)
+            for gpu, text in zip(there, texts, strict=True):
+                failed |= not self._change(gpu, text)
         self._retry_at = self._clock() + (self._retry_s if failed else LAST_RETRY_S)
         self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
         if not failed:
             self._say(problem="")
         if {gpu.uuid for gpu in there} <= self._whole:
             self._say(done=number)
-
-    def _for_each(self, wanted: Sequence[str], count: int) -> list[str]:
-        if len(wanted) == 1:
-            return list(wanted) * count
-        if len(wanted) != count:
-            self._complain(f"{len(wanted)} layouts are wanted; allowed: one, or one for each GPU")
-        return [*wanted, *[""] * count][:count]
 
     def _change(self, gpu: MigGpu, text: str) -> bool:
         """Whether it has that layout now, or none is wanted of it."""

@@ -152,7 +152,9 @@ class BareLoad(Loaded):
         """See :class:`Loaded`."""
         return place.run(self._load, place, model, clients, setting["streams"], seconds)
 
-    def _load(self, place: Place, model: RpcModel, clients: int, depth: int, seconds: float) -> Row:
+    def _load(
+        self, place: Place, model: RpcModel, clients: int, depth: int, seconds: float
+    ) -> Row:
         kind = socket.SOCK_DGRAM if self._scheme == "udp" else socket.SOCK_STREAM
         with ExitStack() as stack:
             asking, size = (_Client * clients)(), bytes_of(model, segment_of(place))

@@ -39,7 +39,9 @@ Config = Annotated[
 Host = Annotated[str | None, typer.Option(help="Address, IPv4 or IPv6.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="UDP and TCP port.")]
 Unix = Annotated[Path | None, typer.Option(help="Also serve at this Unix socket.")]
-Tcp = Annotated[bool | None, typer.Option("--tcp/--no-tcp", help="Serve streams at the same port.")]
+Tcp = Annotated[
+    bool | None, typer.Option("--tcp/--no-tcp", help="Serve streams at the same port.")
+]
 KeyFile = Annotated[
     Path | None, typer.Option(help="File of a key: only clients that have it are served.")
 ]
