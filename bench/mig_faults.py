@@ -67,8 +67,8 @@ READS = (
 class Bed:
     """The server, its simulated GPUs, and what is wanted of them."""
 
-    def __init__(self, folder: Path, choose: random.Random) -> None:
-        self.folder, self.choose = folder, choose
+    def __init__(self, folder: Path, choose: random.Random, quiet: bool = True) -> None:
+        self.folder, self.choose, self.quiet = folder, choose, quiet
         self.store = Store(folder / "gpus.json", State.of(GPUS))
         self.settings, self.journals = folder / "shunter.toml", folder / "state"
         self.wanted = ["4g,3g", "4g,2g,1g"]
@@ -85,7 +85,7 @@ class Bed:
             models=[f"{name}={name}.mar" for name in MODELS],
             plugins=ensure(),
             folder=self.folder / "server",
-            quiet=False,
+            quiet=self.quiet,
             config={"job_queue_size": "2000"},
             env={
                 "BENCH_SIMULATED_GPUS": str(self.store.path),
@@ -259,7 +259,7 @@ def _kill(pid: int) -> bool:
 def run(args: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
     """All changes under load."""
     choose = random.Random(args.seed)
-    bed = Bed(folder, choose)
+    bed = Bed(folder, choose, quiet=args.folder is None)
     progress, rows = Progress(args.changes), []
     with installed(SimulatedLibrary(bed.store)), bed.server() as server:
         session = Run(bed, server)

@@ -57,6 +57,8 @@
 #define SHUNTER_PROBLEM_BYTES 256 /* bytes of problem in a slot */
 #define SHUNTER_GROUP_DEVICE_BYTES 64 /* bytes of group_device in a slot */
 #define SHUNTER_WANTED_DEVICE_BYTES 64 /* bytes of wanted_device in a slot */
+#define SHUNTER_MIG_LAYOUTS_BYTES 512 /* bytes of mig_layouts in the header */
+#define SHUNTER_MIG_PROBLEM_BYTES 256 /* bytes of mig_problem in the header */
 #define SHUNTER_H_MAGIC 0 /* MAGIC */
 #define SHUNTER_H_LAYOUT_VERSION 8 /* LAYOUT_VERSION */
 #define SHUNTER_H_PAGE_SIZE 16 /* bytes of the whole page */

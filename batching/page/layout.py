@@ -256,6 +256,9 @@ def constants() -> list[tuple[str, int, str]]:
     rows += [(f"CLAIMS_{s.name}", s.value, "who may say that he is strict") for s in Claims]
     texts = {n: p.field.width for n, p in SLOT_FIELDS.items() if p.field.width != Field.width}
     rows += [(f"{n.upper()}_BYTES", width, f"bytes of {n} in a slot") for n, width in texts.items()]
+    header = [p for p in HEADER_FIELDS.values() if p.section.name == "devices"]
+    texts = {p.field.name: p.field.width for p in header if p.field.width != Field.width}
+    rows += [(f"{n.upper()}_BYTES", w, f"bytes of {n} in the header") for n, w in texts.items()]
     parts = ("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("R", RUNNER_FIELDS), ("S", SLOT_FIELDS)
     for prefix, fields in parts:
         for name, placed in fields.items():

@@ -56,6 +56,8 @@ public final class ControlLayout {
     public static final int PROBLEM_BYTES = 256; // bytes of problem in a slot
     public static final int GROUP_DEVICE_BYTES = 64; // bytes of group_device in a slot
     public static final int WANTED_DEVICE_BYTES = 64; // bytes of wanted_device in a slot
+    public static final int MIG_LAYOUTS_BYTES = 512; // bytes of mig_layouts in the header
+    public static final int MIG_PROBLEM_BYTES = 256; // bytes of mig_problem in the header
     public static final int H_MAGIC = 0; // MAGIC
     public static final int H_LAYOUT_VERSION = 8; // LAYOUT_VERSION
     public static final int H_PAGE_SIZE = 16; // bytes of the whole page
