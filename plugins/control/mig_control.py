@@ -72,6 +72,7 @@ class MigControl:
         self._policy, self._looked_ns = LayoutPolicy(), 0
         self._auto: dict[str, str] = {}
         """Layouts that follow the load, by GPU."""
+        self._told: set[str] = set()
         self._changed = threading.Condition()
         self._rounds = 0
         self._occupied: frozenset[str] = frozenset()
@@ -82,6 +83,7 @@ class MigControl:
             self._keeper = self._make(self, settings.patience_s)
             self._keeper.start()
         self._settings = settings
+        self._told.clear()
 
     @property
     def standing(self) -> Standing | None:
@@ -143,6 +145,7 @@ class MigControl:
             return
         standing = self._keeper.standing
         ours = {slot: seen for slot, seen in slots.items() if self.seats_on(seen)}
+        self._complain(slots)
         for gone in self._models.keys() - ours.keys():
             del self._models[gone]
         self._keeper.want(self._layouts(standing, ours, now_ns))
@@ -158,6 +161,17 @@ class MigControl:
             )
             self._changed.notify_all()
 
+    def _complain(self, slots: Mapping[int, Observed]) -> None:
+        """Name the models once that were to be seated and may not be."""
+        for seen in slots.values():
+            is_meant = seen.identity.model_name in self._settings.models
+            if is_meant and not self.seats_on(seen) and seen.name not in self._told:
+                self._told.add(seen.name)
+                LOGGER.warning(
+                    "%s stays where it is: it has auto = false, a device or lists of its own",
+                    seen.name,
+                )
+
     def _names(self, slot: int, seen: Observed) -> list[str]:
         """Devices that a model has workers on, or is on the way to."""
         wanted = self._models[slot].wanted
@@ -172,11 +186,13 @@ class MigControl:
             return False
         if seen.change.change_request < model.wanted.request:
             return now_ns < model.asked_ns + TAKE_UP_NS
-        if seen.change.change_state == ChangeState.UNDONE and model.asked_ns:
+        there = set(seen.devices) or {""}
+        failed = there != {each.device for each in model.wanted.slices}
+        if model.asked_ns and (failed or seen.change.change_state == ChangeState.UNDONE):
             pause = min(LAST_PAUSE_NS, FIRST_PAUSE_NS * 2**model.failures)
             model.failures, model.not_before_ns = min(model.failures + 1, 6), now_ns + pause
             LOGGER.warning(
-                "%s: a move was not possible (%s); again in %d s",
+                "%s: its workers are not where they should be (%s); again in %d s",
                 seen.name,
                 seen.identity.last_change or "no reason is known",
                 pause // 10**9,

@@ -340,3 +340,23 @@ def test_deadlines_are_counted_by_slice_too(site, serve, wait_until):
 
     wait_until("the page says so", lambda: on_the_page()["slo"]["strict"]["attainment"] == 1)
     assert on_the_page()["slice"] == "cpus:0"
+
+
+def test_instances_follow_the_requests_in_the_server(site, serve, settings, wait_until):
+    def read_again(text):
+        settings.write_text(text, encoding="utf-8")
+        os.kill(site.status()["controller"]["pid"], signal.SIGHUP)
+
+    model = serve("scaled", batch_size=1)
+    gate, held = model.hold()
+    held += [model.send(name) for name in ("second", "third")]
+    good = settings.read_text(encoding="utf-8")
+    try:
+        read_again(good + "\n[autoscaling]\nauto = true\ninterval_s = 0.1\nkeep_s = 0\n")
+        wait_until("two more instances", lambda: model.configuration()["configuration"] == "3x0x1")
+        gate.open()
+        assert [future.result().status for future in held] == [200] * 3
+        wait_until("one instance", lambda: model.configuration()["configuration"] == "1x0x1")
+    finally:
+        read_again(good)
+    assert model.state()["auto"] is True

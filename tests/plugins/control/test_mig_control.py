@@ -148,13 +148,14 @@ def test_layouts_of_the_settings_are_wanted():
     assert house.keeper.wanted == ("4g,3g",)
 
 
-def test_a_model_that_may_not_be_changed_stays_where_it_is():
+def test_a_model_that_may_not_be_changed_stays_where_it_is(caplog):
     house = House()
     house.slots[0] = house.model("strict", 0, auto=0)
     house.slots[2] = house.model("other", 0)
     house.stand("4g@0,2g@4,1g@6")
     house.run()
     assert house.seats() == [[("", 1)], [(SMALLER, 1)], [("", 1)]]
+    assert caplog.text.count("strict/1 stays where it is") == 1
 
 
 def test_who_loses_its_instance_moves_and_who_does_not_stays():
@@ -223,6 +224,18 @@ def test_a_move_that_was_not_possible_is_tried_again_later():
     house.obeys = True
     house.run(15)
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_a_server_that_seats_nobody_is_not_asked_all_the_time():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.obey = lambda wanted, state: wanted and state.update(
+        change=SlotChange(wanted.request, ChangeState.SERVES)
+    )
+    house.run(9)
+    assert house.control.wanted(0).request == 1
+    house.run(12)
+    assert house.control.wanted(0).request == 2
 
 
 def test_a_model_gets_as_many_instances_as_it_is_to_have():
