@@ -98,6 +98,8 @@ class Keeper:
         self._retry_s, self._retry_at = FIRST_RETRY_S, 0.0
         self._mend_s, self._mend_at = FIRST_MEND_S, 0.0
         self._tried = 0
+        self._unanswered = ""
+        """What NVML said last, when it said no more than that."""
 
     def start(self) -> None:
         """Begin; it ends with the process, or at :meth:`end`."""
@@ -126,7 +128,8 @@ class Keeper:
                         self.work(there)
                         self._pause()
             except DeviceError as error:  # such as no driver: perhaps it is loaded later
-                self._complain(str(error))
+                self._unanswered = str(error)
+                self._complain(self._unanswered)
             except Exception:  # the thread must outlive what nobody thought of
                 LOGGER.exception("the instances of GPUs are left as they are")
             self._pause()
@@ -149,6 +152,9 @@ class Keeper:
         found = take_stock(self._nvml)
         closing = self.standing.closing if self._moving else frozenset[str]()
         self._say(gpus=found, closing=closing, whole=frozenset(self._whole))
+        if self._unanswered and self._unanswered == self.standing.problem:
+            self._say(problem="")  # it answers again
+        self._unanswered = ""
 
     def _mend(self, broken: Sequence[MigGpu]) -> None:
         """Finish or undo what was left half done; whatever cannot be is tried again."""

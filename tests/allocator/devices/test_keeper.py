@@ -1,5 +1,6 @@
 """Wanted layouts are carried out one GPU after the other, and whatever fails is mended first."""
 
+import contextlib
 import random
 
 import pytest
@@ -15,6 +16,12 @@ from shunter.allocator.devices.simulated.state import Fault
 from shunter.allocator.devices.simulated.tables import MODELS
 
 PROFILES = MODELS["a100-40gb"].profiles
+READS = (
+    "nvmlDeviceGetGpuInstances",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetMemoryInfo",
+)
 
 
 class House:
@@ -122,6 +129,21 @@ def test_what_was_given_up_is_tried_again_later_and_ever_more_rarely(house):
     assert house.texts() == ["7g@0:8"]
 
 
+def test_an_nvml_that_answers_again_is_no_problem_any_more(house):
+    house.machine.faults(Fault("nvmlDeviceGetMemoryInfo", 999, times=1))
+    said = []
+
+    def pause():
+        said.append(house.keeper.standing.problem)
+        if len(said) == 2:
+            house.keeper.end()
+
+    house.keeper._pause = pause
+    house.keeper.run()
+    assert "read the memory" in said[0]
+    assert said[1] == ""
+
+
 def test_a_layout_that_cannot_be_is_given_up_and_says_why(house):
     standing = house.work("4g,4g")
     assert standing.done == number_of(["4g,4g"])
@@ -163,7 +185,7 @@ def test_after_every_change_a_layout_is_the_wanted_or_the_one_of_before(two, see
         two.machine.faults(
             *(
                 Fault(
-                    choose.choice(("", *sorted(CHANGES))),
+                    choose.choice(("", *sorted(CHANGES), *READS)),
                     choose.choice((2, 19, 23, 999)),
                     skip=choose.randrange(6),
                     times=choose.choice((1, 2, 6, 12)),
@@ -172,11 +194,12 @@ def test_after_every_change_a_layout_is_the_wanted_or_the_one_of_before(two, see
                 for _ in range(choose.randrange(3))
             )
         )
-        two.work(*wanted)
-        for _ in range(20):
+        two.keeper.want(wanted)
+        for _ in range(30):
             if two.keeper.standing.done == number_of(wanted):
                 break
-            two.work(passing=10)
+            with contextlib.suppress(DeviceError):  # it looks again
+                two.work(passing=10)
         two.machine.faults()
         assert two.keeper.standing.done == number_of(wanted)
         for now, old, new in zip(two.texts(), before, wanted, strict=True):
