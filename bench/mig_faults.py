@@ -33,7 +33,7 @@ from typing import Any
 
 import httpx
 from checked_load import CheckedLoad
-from common import BENCH, Parser, Progress, Row, percentile, write_result
+from common import BENCH, Parser, Progress, Row, keep, percentile, write_result
 
 from shunter.allocator.devices.geometry import Layout, layouts, plain, text_of
 from shunter.allocator.devices.inventory import take_stock
@@ -269,6 +269,8 @@ def run(args: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
             for number in range(args.changes):
                 progress.step(f"{load.lost} lost of {load.sent}")
                 rows.append(session.change(number))
+                if not args.no_write:
+                    keep(NAME, args.quick, rows)
             with bed.store.change() as state:
                 state.faults.clear()
             wait_for("everybody's seat at the end", session.seated)
