@@ -8,7 +8,7 @@ split into sets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shunter.allocator.cpus.cores import choose_cores, free_cores
@@ -57,6 +57,25 @@ def of_gpu(gpu: GpuRecord) -> tuple[ComputeSlice, ...]:
                 )
             )
     return tuple(found)
+
+
+def offered(
+    gpus: Iterable[GpuRecord],
+    closing: Collection[str],
+    whole: Collection[str],
+    taken: Collection[str],
+) -> list[ComputeSlice]:
+    """MIG devices where work may be: not on those that are about to go.
+
+    Where a change of a GPU was left half done, not on any but those that are ``taken`` already.
+    """
+    return [
+        each
+        for gpu in gpus
+        if gpu.mig == "on"
+        for each in of_gpu(gpu)
+        if each.name not in closing and (gpu.uuid in whole or each.name in taken)
+    ]
 
 
 def core_sets(

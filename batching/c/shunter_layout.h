@@ -6,16 +6,16 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 10 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 11 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 1118848 /* bytes of the control page */
-#define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
+#define SHUNTER_PAGE_SIZE 1119744 /* bytes of the control page */
+#define SHUNTER_HEADER_SIZE 3584 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
-#define SHUNTER_RUNNERS_OFFSET 4736 /* offset of runner 0 */
+#define SHUNTER_RUNNERS_OFFSET 5632 /* offset of runner 0 */
 #define SHUNTER_RUNNER_SIZE 256 /* bytes of one runner */
 #define SHUNTER_RUNNER_COUNT 64 /* runners */
-#define SHUNTER_SLOTS_OFFSET 21120 /* offset of slot 0 */
+#define SHUNTER_SLOTS_OFFSET 22016 /* offset of slot 0 */
 #define SHUNTER_SLOT_SIZE 8576 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
 #define SHUNTER_SLOT_WORDS 2 /* words of a mask of slots */
@@ -55,7 +55,10 @@
 #define SHUNTER_LAST_CHANGE_BYTES 256 /* bytes of last_change in a slot */
 #define SHUNTER_DEFAULT_VERSION_BYTES 128 /* bytes of default_version in a slot */
 #define SHUNTER_PROBLEM_BYTES 256 /* bytes of problem in a slot */
+#define SHUNTER_GROUP_DEVICE_BYTES 64 /* bytes of group_device in a slot */
 #define SHUNTER_WANTED_DEVICE_BYTES 64 /* bytes of wanted_device in a slot */
+#define SHUNTER_MIG_LAYOUTS_BYTES 512 /* bytes of mig_layouts in the header */
+#define SHUNTER_MIG_PROBLEM_BYTES 256 /* bytes of mig_problem in the header */
 #define SHUNTER_H_MAGIC 0 /* MAGIC */
 #define SHUNTER_H_LAYOUT_VERSION 8 /* LAYOUT_VERSION */
 #define SHUNTER_H_PAGE_SIZE 16 /* bytes of the whole page */
@@ -91,6 +94,12 @@
 #define SHUNTER_H_LANDING_BLOCKS 2616 /* blocks of the pool in which payloads land */
 #define SHUNTER_H_LANDING_FREE 2624 /* of these, used by nobody */
 #define SHUNTER_H_LANDING_WANTED 2632 /* blocks that all queues, full, and what is received would use */
+#define SHUNTER_H_MIG_CHANGING 2688 /* GPUs whose instances are being changed now */
+#define SHUNTER_H_MIG_DONE 2696 /* number of the layouts wanted last that are there or were given up */
+#define SHUNTER_H_MIG_CHANGES 2704 /* changes that led to the wanted layout */
+#define SHUNTER_H_MIG_UNDONE 2712 /* changes that were undone, or not begun */
+#define SHUNTER_H_MIG_LAYOUTS 2720 /* of each GPU by its index, for people */
+#define SHUNTER_H_MIG_PROBLEM 3232 /* why the last change was not possible, for people */
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
 #define SHUNTER_K_HOLD_NUMBER 16 /* 0: nothing is held; else another after each change of slices */
@@ -183,6 +192,8 @@
 #define SHUNTER_S_GROUP_SLICES 3544 /* slices that its workers may run on [9] */
 #define SHUNTER_S_GROUP_YIELDS 3616 /* 1: its workers stand still for strict work */
 #define SHUNTER_S_GROUP_CLASSES 3624 /* mask of the classes that it takes, 0: all */
+#define SHUNTER_S_GROUP_ATTAINMENT 3632 /* as attainment, of what its workers answered [2] */
+#define SHUNTER_S_GROUP_DEVICE 3648 /* CUDA_VISIBLE_DEVICES of its workers, cut */
 #define SHUNTER_S_COMMAND_SEQUENCE 5504 /* seqlock: odd while commands change, 0 never written */
 #define SHUNTER_S_ALPHA_MILLIONTHS 5512 /* weight of the old threshold when it rises, 0..999999 */
 #define SHUNTER_S_THRESHOLD_CAP_MILLI 5520 /* upper bound of the threshold, in 1/1000 requests */

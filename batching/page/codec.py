@@ -94,6 +94,17 @@ def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
         words[index] = word
 
 
+def cut_text(value: str, width: int) -> list[int]:
+    """The words of a text of any length, in a field of so many bytes.
+
+    >>> len(cut_text("x" * 99, 16)), cut_text("a", 8)
+    (2, [97])
+    """
+    encoded = value.replace("\0", " ").encode()[:width]
+    whole = encoded.decode("utf-8", "ignore").encode()  # not in the middle of a character
+    return memoryview(whole.ljust(width, b"\0")).cast("q").tolist()
+
+
 def _parts(plan: _Plan, value: Any) -> Sequence[int]:
     numbers = value if plan.is_tuple else (value,)
     for word in numbers:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from shunter.batching.page.codec import decode, encode
+from shunter.batching.page.codec import cut_text, decode, encode
 from shunter.batching.page.layout import (
     GROUP_COUNT,
     GROUP_STRIDE,
@@ -105,6 +105,18 @@ class ControlPage(PageFile):
     def want_memory(self, wanted: bool) -> None:
         """Say whether parked work shall give its memory back."""
         self._set(_H["memory_wanted"], int(wanted))
+
+    def tell_devices(
+        self, changing: int, done: int, changes: int, undone: int, layouts: str, problem: str
+    ) -> None:
+        """Say how the changes of GPUs' instances stand; texts that are too long are cut."""
+        numbers = {"changes": changes, "undone": undone, "changing": changing, "done": done}
+        for name, text in (("mig_layouts", layouts), ("mig_problem", problem)):
+            words = cut_text(text, HEADER_FIELDS[name].field.width)
+            for index, word in enumerate(words):
+                self._set(_H[name] + index, word)
+        for name, number in numbers.items():
+            self._set(_H[f"mig_{name}"], number)
 
     # ---- slots
 

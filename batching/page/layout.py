@@ -16,7 +16,7 @@ Rules of this file:
 The control page::
 
     +------------------+  0
-    | header           |  whole lines: identity | server | controller | ready | front end
+     | header           |  identity | server | controller | ready | front end | devices
     +------------------+  HEADER_SIZE
     | holder 0         |  one 128-byte line per holder of the hold words
     | ...              |
@@ -136,6 +136,17 @@ HEADER = (
             Field("landing_wanted", "blocks that all queues, full, and what is received would use"),
         ),
     ),
+    Section(
+        "devices",
+        (
+            Field("mig_changing", "GPUs whose instances are being changed now"),
+            Field("mig_done", "number of the layouts wanted last that are there or were given up"),
+            Field("mig_changes", "changes that led to the wanted layout"),
+            Field("mig_undone", "changes that were undone, or not begun"),
+            Field("mig_layouts", "of each GPU by its index, for people", width=512),
+            Field("mig_problem", "why the last change was not possible, for people", width=256),
+        ),
+    ),
 )
 
 HOLDER = (
@@ -248,6 +259,9 @@ def constants() -> list[tuple[str, int, str]]:
     rows += [(f"CLAIMS_{s.name}", s.value, "who may say that he is strict") for s in Claims]
     texts = {n: p.field.width for n, p in SLOT_FIELDS.items() if p.field.width != Field.width}
     rows += [(f"{n.upper()}_BYTES", width, f"bytes of {n} in a slot") for n, width in texts.items()]
+    header = [p for p in HEADER_FIELDS.values() if p.section.name == "devices"]
+    texts = {p.field.name: p.field.width for p in header if p.field.width != Field.width}
+    rows += [(f"{n.upper()}_BYTES", w, f"bytes of {n} in the header") for n, w in texts.items()]
     parts = ("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("R", RUNNER_FIELDS), ("S", SLOT_FIELDS)
     for prefix, fields in parts:
         for name, placed in fields.items():

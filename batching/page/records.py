@@ -68,6 +68,12 @@ class PageHeader:
     strict_key: tuple[int, ...] = _words(4, -MAX_COUNT - 1, MAX_COUNT)
     settings_invalid: int = _word(0, 1)
     server: str = _text()
+    mig_changing: int = _word(0, MAX_COUNT)
+    mig_done: int = _word(0, MAX_COUNT)
+    mig_changes: int = _word(0, MAX_COUNT)
+    mig_undone: int = _word(0, MAX_COUNT)
+    mig_layouts: str = _text()
+    mig_problem: str = _text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,8 @@ class GroupTelemetry:
     group_slices: int = _mask(EVERY)
     group_yields: int = _word(0, 1)
     group_classes: int = _word(0, 3)
+    group_attainment: tuple[int, int] = _words(2, 0, 1_000_001)
+    group_device: str = _text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ SLOT = (
             Field("group_slices", "slices that its workers may run on", count=SLICE_WORDS),
             Field("group_yields", "1: its workers stand still for strict work"),
             Field("group_classes", "mask of the classes that it takes, 0: all"),
+            Field("group_attainment", "as attainment, of what its workers answered", count=2),
+            Field("group_device", "CUDA_VISIBLE_DEVICES of its workers, cut", width=DEVICE_BYTES),
         ),
         repeat=GROUP_COUNT,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-LAYOUT_VERSION = 10
+LAYOUT_VERSION = 11
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 
 

@@ -96,7 +96,7 @@ def devices(
 def _show(
     records: Sequence[GpuRecord],
     note: str,
-    models: dict[int, str],
+    models: dict[int | str, str],
     holders: list[NodeRecord] | None,
     as_json: bool,
 ) -> None:
@@ -145,11 +145,12 @@ def _draw_layouts(records: Sequence[GpuRecord]) -> None:
             console.print(view.render_layouts(profiles, maximal(profiles), console.width))
 
 
-def _as_json(records: Sequence[GpuRecord], models: dict[int, str]) -> list[dict[str, Any]]:
+def _as_json(records: Sequence[GpuRecord], models: dict[int | str, str]) -> list[dict[str, Any]]:
     told = [record.as_json() for record in records]
     for each in told:
         for place in (each, *(part for i in each["instances"] for part in i["mig_devices"])):
-            place["models"] = sorted({models[pid] for pid in place["pids"] if pid in models})
+            keys = (place["uuid"], *place["pids"])
+            place["models"] = sorted({models[key] for key in keys if key in models})
     return told
 
 
@@ -244,8 +245,13 @@ def _holders() -> list[NodeRecord]:
     return found
 
 
-def _models(runtime: Path | None, management: str | None, token: str | None) -> dict[int, str]:
-    """Which model each worker serves, by pid; nothing where no server is asked nor found."""
+def _models(
+    runtime: Path | None, management: str | None, token: str | None
+) -> dict[int | str, str]:
+    """Which model each worker serves, by pid, and which are seated on a device, by UUID.
+
+    Nothing where no server is asked nor found.
+    """
     from shunter.batching.page.runtime import live
     from shunter.plugins import hosts
     from shunter.plugins.view import page_status
@@ -256,7 +262,18 @@ def _models(runtime: Path | None, management: str | None, token: str | None) -> 
         told = page_status.fetch(runtime)
     else:
         return {}
-    return dict(_workers(told))
+    return {**dict(_workers(told)), **_seated(told)}
+
+
+def _seated(told: dict[str, Any]) -> dict[int | str, str]:
+    found: dict[int | str, str] = {}
+    for model in told["models"]:
+        for group in model["groups"]:
+            if device := group.get("device"):
+                name = f"{model['name']}/{model['version']}"
+                before = found.get(device)
+                found[device] = name if before in (None, name) else f"{before}, {name}"
+    return found
 
 
 def _workers(told: dict[str, Any]) -> Iterator[tuple[int, str]]:

@@ -16,13 +16,13 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.batching.page.control_page import ControlPage, UnstableError
 from shunter.batching.page.processes import parent_of
 from shunter.batching.page.records import Commands, SlotIdentity
+from shunter.plugins.control.capacity import Capacity
 from shunter.plugins.control.fixed_policy import fixed_commands, with_configuration
-from shunter.plugins.control.observed import Observed
+from shunter.plugins.control.observed import Known, Observed, Written
 from shunter.plugins.control.padding_control import PaddingControl, write_header
 from shunter.plugins.control.placement import Placement
 from shunter.plugins.control.reconfiguration import Reconfiguration
 from shunter.plugins.control.settings import Settings, SettingsError, key_digest
-from shunter.plugins.control.slot_records import Known, Written
 from shunter.plugins.profiling.profiles import ProfileStore
 
 LOGGER = logging.getLogger("shunter.controller")
@@ -30,11 +30,12 @@ _CYCLES_BETWEEN_LOOKS = 50
 """A new or changed profile is found after so many duty cycles."""
 _REGISTERED_NS = 60 * 10**9
 """After so long models that settings name should be there."""
-_POLICY, _CLAIMS, _PADDING = -1, -2, -3
+_POLICY, _CLAIMS, _PADDING, _CAPACITY = -1, -2, -3, -4
 """In place of a slot: an error that is no single slot's."""
 _ABOUT = {
     _POLICY: "every configuration is",
     _PADDING: "who may run beside whom is",
+    _CAPACITY: "the number of instances, and who runs on which part of a GPU, is",
     _CLAIMS: "the cores of other servers are not known; this server's are",
 }
 
@@ -65,6 +66,7 @@ class ControllerAgent:
         self._reconfiguration = Reconfiguration(
             self._free_nodes, available_bytes, self.settings.configuration, self._placement
         )
+        self._capacity = Capacity(available_bytes)
         self._padding = PaddingControl(page, random.Random(), len(os.sched_getaffinity(0)))
         self.reload()
 
@@ -82,6 +84,7 @@ class ControllerAgent:
         self._ever_read = True
         self._reconfiguration.settings = self.settings.configuration
         self._placement.settings = self.settings.placement
+        self._capacity.use(self.settings)
         self._complaints.clear()
         self._left_out.clear()
         self._read_ns = 0
@@ -137,7 +140,7 @@ class ControllerAgent:
         last = self._written.get(slot)
         sequence = self._page.identity_sequence(slot)
         ours = last is not None and self._page.command_sequence(slot) == last.command_sequence
-        configuration = self._reconfiguration.wanted(slot)
+        configuration = self._capacity.wanted(slot, self._reconfiguration.wanted(slot))
         unchanged = last is not None and last.configuration is configuration
         if unchanged and ours and last.settled and last.identity_sequence == sequence:
             return False
@@ -190,9 +193,13 @@ class ControllerAgent:
         if not self._ever_read:
             return  # the settings that cannot be read may forbid it
         try:
-            self._reconfiguration.observe(seen, requests, now_ns)
+            self._reconfiguration.observe(self._capacity.rest(seen), requests, now_ns)
         except Exception as error:  # serving goes on with what there is
             self._complain(_POLICY, error)
+        try:
+            self._capacity.do_work(self._page, seen, requests, now_ns)
+        except Exception as error:
+            self._complain(_CAPACITY, error)
 
     def _judge(self) -> None:
         """Say which requests may call themselves strict."""

@@ -1,4 +1,4 @@
-"""What policy sees of a slot in a duty cycle, and what it wants of its configuration."""
+"""What policy sees of a slot in a duty cycle and wants of it; what was read and written before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shunter.allocator.planning.configuration import Configuration, InstanceGroup
 from shunter.allocator.planning.profile import Profile
-from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.batching.page.records import Commands, GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 
 
@@ -35,9 +35,9 @@ class Observed:
     change: SlotChange
     profile: Profile | None
     has_lists: bool = False
+    """Whether the settings say something by worker group."""
     arrivals: int = 0
     """Requests offered so far."""
-    """Whether the settings say something by worker group."""
 
     @property
     def name(self) -> str:
@@ -63,6 +63,12 @@ class Observed:
         return [g.group_threads for g in self.groups() for _ in range(g.group_instances)]
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices of its instances, one name for each instance that has one."""
+        groups = [group for group in self.groups() if group.group_device]
+        return tuple(g.group_device for g in groups for _ in range(max(1, g.group_instances)))
+
+    @property
     def kept(self) -> int:
         """Cores that its workers want for themselves; one that runs wherever it likes wants none.
 
@@ -84,5 +90,41 @@ class Observed:
         return "lists by worker group in shunter.toml" if self.has_lists else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a slot until its identity changes, or until it is time to look again."""
+
+    sequence: int
+    identity: SlotIdentity
+    profile: Profile | None
+    look_again: int
+
+
+@dataclass(slots=True)
+class Written:
+    """What this controller last wrote to a slot, and for whom."""
+
+    identity: SlotIdentity
+    commands: Commands
+    identity_sequence: int
+    command_sequence: int
+    configuration: Wanted | None = None
+    settled: bool = True
+    """False when the settings were read again since."""
+
+    def matches(self, identity: SlotIdentity, commands: Commands) -> bool:
+        """Whether these are the same commands for the same workers of the same model version."""
+        return commands == self.commands and _workers(identity) == _workers(self.identity)
+
+
 def _anywhere(group: GroupTelemetry) -> bool:
     return group.group_slices & ALL_CPUS in (0, ALL_CPUS)
+
+
+def _workers(identity: SlotIdentity) -> tuple[str, str, int, int]:
+    return (
+        identity.model_name,
+        identity.model_version,
+        identity.generation,
+        identity.group_count,
+    )

@@ -21,6 +21,13 @@
     [placement]             # who runs on which set of cores
     auto = true
 
+    [mig]                   # instances of GPUs, and who runs on them
+    layouts = ["4g,3g"]
+    models = ["resnet"]
+
+    [autoscaling]           # how many instances
+    auto = true
+
     [classes]               # which requests may say that they are strict
     allow_strict = ["resnet"]
     strict_secret_file = "/etc/shunter/strict.key"
@@ -54,10 +61,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from shunter.allocator.planning.allowed import allowed
 from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads settings needs the sections
+    AutoscalingSettings,
     BatchingSettings,
     ClassesSettings,
     ConfigurationSettings,
     ControllerSettings,
+    MigSettings,
     ModelSettings,
     NicSettings,
     PlacementSettings,

@@ -7,111 +7,67 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
-from pydantic.dataclasses import dataclass
+from pydantic import Field
 
-from shunter.allocator.planning.allowed import number_in_words
 from shunter.allocator.planning.estimator import ALPHA, WINDOW
 from shunter.batching.forming.threshold import DEFAULT_ALPHA, DEFAULT_CAP
-from shunter.batching.page.layout import CLASSES, GROUP_COUNT, Claims, Order
+from shunter.batching.page.layout import Claims, Order
 from shunter.batching.preemption.padding import SLOW_DOWN
-
-MAX_WAIT_MS = 3_600_000
-Entry = TypeVar("Entry")
-_section = dataclass(
-    frozen=True,
-    slots=True,
-    config=ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True),
+from shunter.plugins.control.settings_types import (
+    MAX_WAIT_MS,
+    ByClass,
+    Cap,
+    Groups,
+    Name,
+    Rank,
+    Share,
+    Switch,
+    lists,
+    number,
+    section,
+    text,
+    zero_or,
 )
 
 
-def _number(default: Any, low: float, high: float) -> Any:
-    """A number from ``low`` to ``high``."""
-    return Field(default, ge=low, le=high, strict=True)
-
-
-def _zero_or(low: float, high: float) -> Any:
-    """The type of 0, or of a number from ``low`` to ``high``."""
-
-    def check(value: float) -> float:
-        if value and not low <= value <= high:
-            raise ValueError(value)
-        return value
-
-    said = {"allowed": f"0 or {number_in_words({'ge': low, 'le': high})}"}
-    return Annotated[float, AfterValidator(check), Field(strict=True, json_schema_extra=said)]
-
-
-def _text(default: str | None, meaning: str) -> Any:
-    """A text that is not empty."""
-    said = {"allowed": meaning}
-    return Field(default, pattern=r"^[^\x00]+$", strict=True, json_schema_extra=said)
-
-
-def _lists(default: Any, meaning: str, *, table: bool = False) -> Any:
-    """A list with one entry per worker group, or a table of a list per request class."""
-    said = f"a list of at most {GROUP_COUNT} entries, each {meaning}"
-    if table:
-        said = f"a table with the keys {', '.join(CLASSES)}: {said.removeprefix('a ')}"
-    return Field(default, json_schema_extra={"allowed": said})
-
-
-def _classes(value: Any) -> Any:
-    """A table of a list per class as a list for every class, in order."""
-    if not isinstance(value, dict):
-        return value
-    if not value.keys() <= set(CLASSES):
-        raise ValueError(value)
-    return tuple(value.get(name, ()) for name in CLASSES)
-
-
-Switch = Annotated[bool, Strict()]
-Name = Annotated[str, Field(min_length=1, strict=True)]
-Cap = Annotated[int, Field(ge=0, le=1 << 20, strict=True)]
-Share = Annotated[float, Field(ge=0, le=1, strict=True)]
-Rank = Annotated[int, Field(ge=0, le=1000, strict=True)]
-Groups = Annotated[tuple[Entry, ...], Field(max_length=GROUP_COUNT)]
-ByClass = Annotated[tuple[Groups[Entry], Groups[Entry]], BeforeValidator(_classes)]
-
-
-@_section
+@section
 class BatchingSettings:
     """How batches of a model form: ``[batching]``, and ``[models.NAME]`` over it."""
 
-    alpha: float = _number(DEFAULT_ALPHA, 0, 0.999999)
+    alpha: float = number(DEFAULT_ALPHA, 0, 0.999999)
     """Weight of the old threshold when it rises: 0 follows load at once, near 1 hardly."""
-    threshold_cap: float = _number(DEFAULT_CAP, 1, 1_000_000)
+    threshold_cap: float = number(DEFAULT_CAP, 1, 1_000_000)
     """Upper bound of the adaptive threshold, in requests."""
-    threshold: _zero_or(1, 1_000_000) = 0
+    threshold: zero_or(1, 1_000_000) = 0
     """0: adapt, by Shunter's own rule, which is not Rafiqi's. Else a fixed one, in requests."""
-    max_wait_ms: float | None = _number(None, 0, MAX_WAIT_MS)
+    max_wait_ms: float | None = number(None, 0, MAX_WAIT_MS)
     """Longest deliberate wait; absent: the registered maxBatchDelay, which also bounds it."""
     mix_classes: Switch = False
     """Whether one batch may hold strict and best-effort requests."""
-    ageing_ms: float = _number(1000, 0, MAX_WAIT_MS)
+    ageing_ms: float = number(1000, 0, MAX_WAIT_MS)
     """One best-effort batch goes first in this time if a request has waited as long; 0: never."""
-    ahead: int = _number(1, 0, 1)
+    ahead: int = number(1, 0, 1)
     """Batches that may be sent to a worker before its answer is back."""
     admission: Switch = False
     """Whether a request that would be answered after its deadline is refused at once, by 429."""
-    margin_ms: float = _number(2, 0, 10_000)
+    margin_ms: float = number(2, 0, 10_000)
     """How long before its deadline an answer shall be ready, for the way back to the client."""
 
 
-@_section
+@section
 class ModelSettings(BatchingSettings):
     """``[models.NAME]``: entry i of a list is for worker group i; missing ones are defaults.
 
     The controller does not change the configuration of a model that has such lists.
     """
 
-    caps: Groups[Cap] = _lists((), "0 or a batch size")
+    caps: Groups[Cap] = lists((), "0 or a batch size")
     """Batch cap; 0, the default: the group's own."""
-    weights: ByClass[Share] = _lists(((), ()), "a number from 0 to 1", table=True)
+    weights: ByClass[Share] = lists(((), ()), "a number from 0 to 1", table=True)
     """Factor of the cap for each class; 1 is the default, 0 keeps the class away from the group."""
-    preferences: ByClass[Rank] = _lists(((), ()), "a whole number from 0 to 1000", table=True)
+    preferences: ByClass[Rank] = lists(((), ()), "a whole number from 0 to 1000", table=True)
     """For each class, groups with a lower number are filled first; 0 is the default."""
 
     @property
@@ -124,7 +80,7 @@ class ModelSettings(BatchingSettings):
         return replace(self, caps=(), weights=((), ()), preferences=((), ()))
 
 
-@_section
+@section
 class ClassesSettings:
     """Which requests may say that they are strict: ``[classes]``.
 
@@ -136,7 +92,7 @@ class ClassesSettings:
         "all", json_schema_extra={"allowed": '"all", "none" or a list of model names'}
     )
     """Those for all models, for none, or for the models of that list."""
-    strict_secret_file: str | None = _text(None, "a path")
+    strict_secret_file: str | None = text(None, "a path")
     """Of these, those that bring this file's content as ``x-shunter-strict-key``; absent: all."""
 
     def claims(self, model: str) -> Claims:
@@ -147,15 +103,15 @@ class ClassesSettings:
         return Claims.WITH_KEY if self.strict_secret_file else Claims.ALL
 
 
-@_section
+@section
 class ControllerSettings:
     """The controller itself: ``[controller]``."""
 
-    interval_ms: float = _number(100, 20, 60_000)
+    interval_ms: float = number(100, 20, 60_000)
     """Pause between two duty cycles."""
 
 
-@_section
+@section
 class ConfigurationSettings:
     """Instances, threads and batch, chosen while serving: ``[configuration]``."""
 
@@ -163,17 +119,17 @@ class ConfigurationSettings:
     """Change the configuration of models that have a profile and do not forbid it."""
     pin: Switch = True
     """Workers keep cores of their own."""
-    timeout_s: float = _number(30, 1, 86_400)
+    timeout_s: float = number(30, 1, 86_400)
     """Time between two looks at whether another batch size is wanted."""
-    alpha: float = _number(ALPHA, 0.001, 1)
+    alpha: float = number(ALPHA, 0.001, 1)
     """Weight of the newest number of requests in the system, at every look of the controller."""
-    window: int = _number(WINDOW, 1, 10_000)
+    window: int = number(WINDOW, 1, 10_000)
     """How many of the smoothed batch sizes are looked at; the most frequent one counts."""
-    gain: float = _number(0.05, 0, 1)
+    gain: float = number(0.05, 0, 1)
     """A new generation must be expected to be faster by this share."""
 
 
-@_section
+@section
 class PlacementSettings:
     """Who runs on which set of cores: ``[placement]``.
 
@@ -182,15 +138,67 @@ class PlacementSettings:
 
     auto: Switch = False
     """Split the cores into sets, and choose the models' places on them."""
-    interval_s: float = _number(5, 0.1, 86_400)
+    interval_s: float = number(5, 0.1, 86_400)
     """Time between two looks at the load."""
-    alpha: float = _number(0.5, 0.001, 1)
+    alpha: float = number(0.5, 0.001, 1)
     """Weight of the newest rate of requests."""
-    wait: int = _number(3, 0, 1000)
+    wait: int = number(3, 0, 1000)
     """So many looks in a row must have wanted another split before it is changed."""
 
 
-@_section
+@section
+class MigSettings:
+    """MIG instances of this machine's GPUs, and which models run on them: ``[mig]``.
+
+    MIG itself must be on. Not run on a GPU yet, only on simulated ones.
+    """
+
+    layouts: tuple[Name, ...] = Field(
+        (), json_schema_extra={"allowed": 'a list of layouts, such as ["4g,3g"]'}
+    )
+    """Layouts that the GPUs shall have: one for all of them, or one for each; empty: as they are.
+    """
+    auto: Switch = False
+    """Let the layouts follow the load of best effort instead (PROTEAN, algorithm 2)."""
+    models: tuple[Name, ...] = Field((), json_schema_extra={"allowed": "a list of model names"})
+    """Models whose workers are seated on the instances; the controller must be allowed to change
+    them. Where there is no instance for one, its workers see no GPU."""
+    batch_mb: int = number(4096, 1, 1 << 20)
+    """Memory of a best-effort batch, with ``auto``."""
+    interval_s: float = number(5, 0.1, 86_400)
+    """Time between two looks at the load, with ``auto``."""
+    wait: int = number(3, 0, 1000)
+    """So many looks in a row must have wanted another layout before it is changed."""
+    patience_s: float = number(60, 1, 86_400)
+    """How long workers may take to leave an instance that is to go; else nothing is changed."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.layouts or self.auto or self.models)
+
+
+@section
+class AutoscalingSettings:
+    """How many instances models have: ``[autoscaling]``.
+
+    Of models that the controller may change and whose number of instances nothing else decides:
+    they have no profile, or run on instances of GPUs.
+    """
+
+    auto: Switch = False
+    """One instance for each batch of the requests that are in the server (PROTEAN, 4.2)."""
+    keep_s: float = number(600, 0, 86_400)
+    """An instance ends when it was not needed for so long."""
+    least: int = number(1, 1, 1000)
+    """So many instances of each model stay, whatever comes."""
+    most: int = number(8, 1, 1000)
+    """No model has more."""
+    interval_s: float = number(5, 0.1, 86_400)
+    """Time between two looks at the load; the highest one in between counts."""
+
+
+@section
 class PreemptionSettings:
     """How best-effort models give way to strict ones: ``[preemption]``."""
 
@@ -200,15 +208,15 @@ class PreemptionSettings:
     """Turns of the models that give way."""
     exclusive: Switch = False
     """Both classes take turns, strict first; what runs is not interrupted."""
-    max_hold_ms: float = _number(2000, 1, MAX_WAIT_MS)
+    max_hold_ms: float = number(2000, 1, MAX_WAIT_MS)
     """Strict work that got nowhere for so long does not hold best effort up any longer."""
-    longest_park_ms: float = _number(1000, 1, MAX_WAIT_MS)
+    longest_park_ms: float = number(1000, 1, MAX_WAIT_MS)
     """A best-effort batch that was parked for so long goes on beside strict work."""
     padding: Literal["auto", "always", "never"] = "auto"
     """Which best-effort models may run beside which strict ones: as measured, all, none."""
-    slow_down: float = _number(SLOW_DOWN, 0, 1)
+    slow_down: float = number(SLOW_DOWN, 0, 1)
     """Share by which strict work may be slower beside best effort, with ``auto``."""
-    memory_floor_mb: int = _number(0, 0, 1 << 30)
+    memory_floor_mb: int = number(0, 0, 1 << 30)
     """While less memory is available, parked work gives back what it holds; 0: never."""
 
     @property
@@ -222,7 +230,7 @@ class PreemptionSettings:
         return Order[self.best_effort.upper()]
 
 
-@_section
+@section
 class NicSettings:
     """The network front end: ``[nic]``. Options of ``shunter nic`` go before these.
 
@@ -231,33 +239,33 @@ class NicSettings:
 
     enabled: Switch = False
     """Whether the server starts it, and keeps it running."""
-    host: str = _text("127.0.0.1", "an address, IPv4 or IPv6")
+    host: str = text("127.0.0.1", "an address, IPv4 or IPv6")
     """Address to serve at."""
-    port: int = _number(8083, 0, 65535)
+    port: int = number(8083, 0, 65535)
     """UDP and TCP port; 0: any that is free."""
     tcp: Switch = True
     """Also serve streams at the same port."""
-    unix: str | None = _text(None, "a path")
+    unix: str | None = text(None, "a path")
     """Also serve streams at this Unix socket."""
-    key_file: str | None = _text(None, "a path")
+    key_file: str | None = text(None, "a path")
     """File of a key, which others cannot read: only clients that have a key are served. Its id is
     ``default``, and it has all rights."""
     encrypt: Switch = False
     """Serve encrypted sessions only; needs a key."""
-    spin_us: int = _number(100, 0, 1_000_000)
+    spin_us: int = number(100, 0, 1_000_000)
     """Where waits are shorter than this, wait without sleeping; 0: never."""
-    queue_mb: int = _number(1024, 1, 65_536)
+    queue_mb: int = number(1024, 1, 65_536)
     """Memory of the tensors of one model version."""
-    keys_file: str | None = _text(None, "a path")
+    keys_file: str | None = text(None, "a path")
     """File of more keys, each with an id and rights; it is read again when it changes."""
     strict: Literal["all", "keyed", "none"] = "all"
     """Whose requests may be strict: ``all`` but of keys without the right, only of those who have a
     ``keyed`` right, or of nobody (``none``). The others are best effort."""
-    xdp: str | None = _text(None, "the name of a network interface")
+    xdp: str | None = text(None, "the name of a network interface")
     """Interface at which the kernel splits UDP datagrams (AF_XDP), where it can and may."""
-    verbs: str | None = _text(None, "the name of an RDMA device, with a port if not 1: mlx5_0:2")
+    verbs: str | None = text(None, "the name of an RDMA device, with a port if not 1: mlx5_0:2")
     """RDMA device that is served too, by unreliable datagrams. Not run on hardware so far."""
-    threads: int = _number(1, 1, 8)
+    threads: int = number(1, 1, 8)
     """Threads that share the work. A model version is one thread's: more of them are for several
     busy models."""
 
@@ -267,7 +275,7 @@ class NicSettings:
         return 1 << 32 | zlib.crc32(repr(self).encode()) if self.enabled else 0
 
 
-@_section
+@section
 class Settings:
     """Everything in one file."""
 
@@ -278,6 +286,8 @@ class Settings:
     nic: NicSettings = NicSettings()
     preemption: PreemptionSettings = PreemptionSettings()
     placement: PlacementSettings = PlacementSettings()
+    mig: MigSettings = MigSettings()
+    autoscaling: AutoscalingSettings = AutoscalingSettings()
     classes: ClassesSettings = ClassesSettings()
 
     def for_model(self, name: str) -> ModelSettings:

@@ -30,9 +30,9 @@ class Piece(NamedTuple):
 
 
 def render(
-    records: Sequence[GpuRecord], models: Mapping[int, str], width: int, note: str = ""
+    records: Sequence[GpuRecord], models: Mapping[int | str, str], width: int, note: str = ""
 ) -> Group:
-    """All GPUs; ``models``: which model a process serves, by pid."""
+    """All GPUs; ``models``: which model a process serves, by pid, or a device, by UUID."""
     parts: list[RenderableType] = [Text(note, style="bold")] if note else []
     for each in records:
         parts += ["", Text(_head(each)), *_picture(each, models, width)]
@@ -54,7 +54,7 @@ class NodeRecord(NamedTuple):
         return {"node": self.node, "cores": self.cores, "cpus": cpus, "held": held}
 
 
-def render_host(nodes: Sequence[NodeRecord], models: Mapping[int, str]) -> Table:
+def render_host(nodes: Sequence[NodeRecord], models: Mapping[int | str, str]) -> Table:
     """The cores of the host; sets of them are slices too."""
     table = Table(box=None, padding=(0, 2, 0, 0), title="cores of this host", title_justify="left")
     for name in ("NUMA node", "CPUs", "cores", "held by"):
@@ -82,7 +82,7 @@ def render_layouts(profiles: Profiles, layouts: Sequence[Layout], width: int) ->
     return Group(*parts)
 
 
-def who(pids: Sequence[int], models: Mapping[int, str]) -> str:
+def who(pids: Sequence[int], models: Mapping[int | str, str]) -> str:
     """Processes, with the models that they serve as far as that is known."""
     return ", ".join(
         f"{models[pid]} (pid {pid})" if pid in models else f"pid {pid}" for pid in pids
@@ -98,7 +98,9 @@ def _head(each: GpuRecord) -> str:
     )
 
 
-def _picture(each: GpuRecord, models: Mapping[int, str], width: int) -> Iterator[RenderableType]:
+def _picture(
+    each: GpuRecord, models: Mapping[int | str, str], width: int
+) -> Iterator[RenderableType]:
     if each.mig != "on":
         label = who(each.pids, models) or "nobody"
         pieces = [Piece(0, each.slices, ("whole GPU", label), "bold")]
@@ -108,7 +110,8 @@ def _picture(each: GpuRecord, models: Mapping[int, str], width: int) -> Iterator
     for instance in each.instances:
         profile = each.profile_of(instance)
         if instance.placement and profile:
-            served = {models[pid] for pid in instance.pids if pid in models}
+            keys = [part.uuid for part in instance.parts if part.uuid in models]
+            served = {models[key] for key in keys or instance.pids if key in models}
             busy = ", ".join(sorted(served)) or ("busy" if instance.pids else "")
             lines = (instance.profile, busy) if busy else (instance.profile,)
             pieces.append(_of(instance.placement, profile, *lines))
@@ -152,7 +155,7 @@ def _fit(words: str, width: int) -> str:
     return words if len(words) <= width else words[: max(0, width - 1)] + "…"
 
 
-def _table(each: GpuRecord, models: Mapping[int, str]) -> Table:
+def _table(each: GpuRecord, models: Mapping[int | str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("slices", "instance", "SMs", "memory GiB", "MIG device", "who runs there"):
         is_number = name in ("SMs", "memory GiB")
@@ -171,7 +174,7 @@ def _table(each: GpuRecord, models: Mapping[int, str]) -> Table:
                 _multiprocessors(each, instance),
                 f"{used}{part.memory_bytes / GIB:.2f}",
                 part.uuid,
-                who(part.pids, models) or "-",
+                who(part.pids, models) or models.get(part.uuid, "-"),
             )
         if not instance.parts:
             table.add_row(_place(instance), instance.profile, "", "", "none", "-")

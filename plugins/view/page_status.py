@@ -17,6 +17,7 @@ from shunter.batching.page.processes import is_alive
 from shunter.batching.page.records import (
     FrontEndState,
     NetworkTelemetry,
+    PageHeader,
     RunnerLine,
     SlotIdentity,
     SlotNetwork,
@@ -25,6 +26,7 @@ from shunter.batching.page.records import (
 from shunter.batching.page.runners import read_runners
 from shunter.batching.page.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
+from shunter.plugins.view import page_groups
 
 COUNTERS = (
     "arrivals",
@@ -79,9 +81,23 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "heartbeat_age_ms": age_ms,
             "settings_valid": not header.settings_invalid,
         },
+        "devices": devices(header),
         "front_end": _front_end(page, now, header.front_end_wanted != 0),
         "models": [model for slot in live if (model := _model(page, slot, now))],
         "stock_models": [],
+    }
+
+
+def devices(header: PageHeader) -> dict[str, Any] | None:
+    """How the changes of GPUs' instances stand; None where the controller changes none."""
+    if not header.mig_layouts and not header.mig_problem:
+        return None
+    return {
+        "layouts": header.mig_layouts,
+        "changing": header.mig_changing,
+        "changes": header.mig_changes,
+        "undone": header.mig_undone,
+        "problem": header.mig_problem,
     }
 
 
@@ -221,27 +237,7 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         "holds": bool(holding_models(page, now) >> slot & 1),
         "preemption": _preemption(page, slot, now),
         **_load(identity, told, now),
-        "groups": [
-            {
-                "generation": identity.generation,
-                "state": "serving",
-                "classes": [],
-                "threads": g.group_threads or None,
-                "batch": g.group_cap,
-                "cores": None,
-                "yields": g.group_yields == 1,
-                "latency": {
-                    "fixed_ms": g.group_fixed_ns / 1e6,
-                    "per_request_ms": g.group_per_request_ns / 1e6,
-                    "error_ms": g.group_error_ns / 1e6,
-                }
-                if g.group_fitted
-                else None,
-                "workers": [],
-                "summary": f"{g.group_ready} ready, {g.group_busy} busy",
-            }
-            for g in groups
-        ],
+        "groups": [page_groups.told(each, identity.generation) for each in groups],
     }
 
 
@@ -258,7 +254,7 @@ def _load(identity: SlotIdentity, told: SlotTelemetry, now: int) -> dict[str, An
         "in_flight": {"requests": told.in_flight_requests, "batches": told.in_flight_batches},
         "threshold": told.threshold_milli / 1e3,
         "slo_attainment": {
-            each: (one_more - 1) / 1e6 if one_more else None
+            each: page_groups.share(one_more)
             for each, one_more in zip(CLASSES, told.attainment, strict=True)
         },
         "counters": {**counters, "retried": told.retried, "poisoned": told.poisoned},

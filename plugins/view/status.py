@@ -23,6 +23,10 @@ def render(status: dict[str, Any]) -> Group:
         parts += [_models(models), _requests(models), _batches(models), _groups(models)]
     else:
         parts.append(Text("no models"))
+    if slices := _slices(models):
+        parts.append(slices)
+    if told := status.get("devices"):
+        parts.append(_devices(told))
     if "front_end" in status and status["front_end"]["state"] != "off":
         parts.append(_network(status))
     if giving := [model for model in models if model.get("preemption")]:
@@ -192,6 +196,41 @@ def _network(status: dict[str, Any]) -> Group:
         return Group(line)
     served = [model for model in status["models"] if model.get("network")]
     return Group(line, table, "", _network_requests(served), "", _network_batches(served))
+
+
+def _slices(models: list[dict[str, Any]]) -> Table | None:
+    """Which models are on each slice, and how many deadlines are met there; None: there are none.
+
+    Where all share all cores there is nothing to say that the other tables do not.
+    """
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for model in models:
+        for group in model["groups"]:
+            if group.get("slice") and group["state"] == "serving":
+                found.setdefault(group["slice"], []).append((_name(model), group))
+    if not found.keys() - {"all cores"}:
+        return None
+    shares = ",".join(f"{each} in time" for each in CLASSES)
+    table = _table("slices", "slice,model", f"instances,{shares}")
+    for name in sorted(found):
+        for number, (model_name, group) in enumerate(found[name]):
+            instances = group.get("instances")
+            told = [group["slo"][each]["attainment"] for each in CLASSES]
+            table.add_row(
+                "" if number else name,
+                model_name,
+                _or_dash(len(group["workers"]) or None if instances is None else instances),
+                *("-" if share is None else f"{share:.2%}" for share in told),
+            )
+    return table
+
+
+def _devices(told: dict[str, Any]) -> Text:
+    line = f"instances of GPUs: {told['layouts'] or 'none is known yet'}"
+    if told["changing"]:
+        line += "; being changed"
+    line += f"\n{told['changes']} changes, {told['undone']} undone"
+    return Text(line + (f"\n{told['problem']}" if told["problem"] else ""))
 
 
 def _preemption(models: list[dict[str, Any]]) -> Table:

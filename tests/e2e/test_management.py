@@ -317,3 +317,46 @@ def test_the_metrics_port_shows_the_numbers_of_the_status(site, serve):
         f"shunter_ready_workers{{{labels}}}": 1,
     }
     assert {name: float(rows[name]) for name in outcomes} == outcomes
+
+
+def test_deadlines_are_counted_by_slice_too(site, serve, wait_until):
+    groups = [{"configuration": "1x1x1", "cores": "0"}]
+    model = serve("sliced", config={"shunter": {"groups": groups}})
+    model.ask(headers={"x-shunter-deadline-ms": "60000"})
+    model.ask(headers={"x-shunter-class": "best-effort"})
+    labels = 'model="sliced",version="1.0",class="strict",group="0",slice="cpus:0",'
+    rows = dict(row.rsplit(" ", 1) for row in site.metrics().splitlines() if "shunter_" in row)
+    names = ("attainment", "met_total", "missed_total")
+    found = {name: float(rows[f"shunter_slice_slo_{name}{{{labels}}}"]) for name in names}
+    assert found == {"attainment": 1, "met_total": 1, "missed_total": 0}
+    (group,) = model.state()["groups"]
+    assert (group["slice"], group["device"]) == ("cpus:0", "")
+    assert group["slo"]["strict"] == {"attainment": 1, "met": 1, "missed": 0}
+    assert group["slo"]["best_effort"] == {"attainment": None, "met": 0, "missed": 0}
+
+    def on_the_page():
+        models = {each["name"]: each for each in site.page_status()["models"]}
+        return models["sliced"]["groups"][0]
+
+    wait_until("the page says so", lambda: on_the_page()["slo"]["strict"]["attainment"] == 1)
+    assert on_the_page()["slice"] == "cpus:0"
+
+
+def test_instances_follow_the_requests_in_the_server(site, serve, settings, wait_until):
+    def read_again(text):
+        settings.write_text(text, encoding="utf-8")
+        os.kill(site.status()["controller"]["pid"], signal.SIGHUP)
+
+    model = serve("scaled", batch_size=1)
+    gate, held = model.hold()
+    held += [model.send(name) for name in ("second", "third")]
+    good = settings.read_text(encoding="utf-8")
+    try:
+        read_again(good + "\n[autoscaling]\nauto = true\ninterval_s = 0.1\nkeep_s = 0\n")
+        wait_until("two more instances", lambda: model.configuration()["configuration"] == "3x0x1")
+        gate.open()
+        assert [future.result().status for future in held] == [200] * 3
+        wait_until("one instance", lambda: model.configuration()["configuration"] == "1x0x1")
+    finally:
+        read_again(good)
+    assert model.state()["auto"] is True

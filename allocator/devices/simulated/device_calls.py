@@ -79,7 +79,7 @@ def nvmlDeviceGetName(state: State, device: Any, buffer: Any, _size: Any) -> Non
 def nvmlDeviceGetMemoryInfo(state: State, device: Any, memory: Any) -> None:
     gpu, instance, compute = _device(state, device)
     total = profile_of(gpu, instance).memory_mb if instance else gpu.product.memory_mb
-    used = sum(each.memory_mb for each in _alive((compute or gpu).processes))
+    used = sum(each.memory_mb for each in alive((compute or gpu).processes))
     memory._obj.total, memory._obj.used = total << 20, used << 20
     memory._obj.free = max(0, total - used) << 20
 
@@ -88,7 +88,7 @@ def nvmlDeviceGetComputeRunningProcesses_v3(
     state: State, device: Any, count: Any, found: Any
 ) -> None:
     gpu, instance, compute = _device(state, device)
-    running = _alive((compute or gpu).processes)
+    running = alive((compute or gpu).processes)
     room, count._obj.value = count._obj.value, len(running)
     if room < len(running):
         raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
@@ -98,7 +98,7 @@ def nvmlDeviceGetComputeRunningProcesses_v3(
         into.computeInstanceId = compute.id if compute else 0xFFFFFFFF
 
 
-def _alive(processes: list[SimProcess]) -> list[SimProcess]:
+def alive(processes: list[SimProcess]) -> list[SimProcess]:
     return [p for p in processes if not p.is_real or Path(f"/proc/{p.pid}").exists()]
 
 

@@ -82,6 +82,7 @@ class SimulatedLibrary:
         if name in _SLOW and state.seconds:
             self._sleep(state.seconds)
         with self._store.change() as state:
+            _bury(state)
             state.calls += name in CHANGES
             fault = _due(state, name)
             failed = fault.code if fault else 0
@@ -97,6 +98,13 @@ def _answer(name: str, state: State, arguments: tuple[Any, ...]) -> int:
     except Refused as refused:
         return refused.code
     return 0
+
+
+def _bury(state: State) -> None:
+    """What processes of this machine held that have ended is free."""
+    for gpu in state.gpus:
+        for each in (gpu, *(compute for _, compute in gpu.computes())):
+            each.processes = device_calls.alive(each.processes)
 
 
 def _due(state: State, name: str) -> Fault | None:

@@ -46,7 +46,7 @@ def test_another_processor_is_refused_before_anything_is_made(page, page_path, m
     ("field", "expected"),
     [
         ("magic", "magic is 99"),
-        ("layout_version", "layout_version is 99, this program knows 10"),
+        ("layout_version", "layout_version is 99, this program knows 11"),
     ]
     + [(name, f"{name} is 99") for name in ("page_size", "header_size", "slot_size", "slot_count")],
 )

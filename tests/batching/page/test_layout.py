@@ -46,6 +46,12 @@ HEADER = {
     "landing_blocks": 2616,
     "landing_free": 2624,
     "landing_wanted": 2632,
+    "mig_changing": 2688,
+    "mig_done": 2696,
+    "mig_changes": 2704,
+    "mig_undone": 2712,
+    "mig_layouts": 2720,
+    "mig_problem": 3232,
 }
 HOLDER = {
     "holder_pid": 0,
@@ -144,6 +150,8 @@ SLOT = {
     "group_slices": 3544,
     "group_yields": 3616,
     "group_classes": 3624,
+    "group_attainment": 3632,
+    "group_device": 3648,
     "command_sequence": 5504,
     "alpha_millionths": 5512,
     "threshold_cap_milli": 5520,
@@ -217,19 +225,19 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 10
-    assert layout.HEADER_SIZE == 2688
+    assert layout.LAYOUT_VERSION == 11
+    assert layout.HEADER_SIZE == 3584
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16
-    assert layout.RUNNERS_OFFSET == 4736
+    assert layout.RUNNERS_OFFSET == 5632
     assert layout.RUNNER_SIZE == 256
     assert layout.RUNNER_COUNT == 64
-    assert layout.SLOTS_OFFSET == 21120
+    assert layout.SLOTS_OFFSET == 22016
     assert layout.SLOT_SIZE == 8576
     assert layout.SLOT_COUNT == 128
     assert layout.GROUP_COUNT == 8
     assert layout.GROUP_STRIDE == 256
-    assert layout.PAGE_SIZE == 1118848
+    assert layout.PAGE_SIZE == 1119744
     assert (layout.CPU_SLICES, layout.DEVICE_COUNT, layout.DEVICE_SLICES) == (512, 8, 8)
     assert layout.SLICE_WORDS == 9
     assert (layout.COUNTER_COUNT, layout.COUNTER_NAME_BYTES) == (64, 24)

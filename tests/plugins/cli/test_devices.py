@@ -138,6 +138,15 @@ def test_a_server_says_which_process_serves_what():
     assert dict(command._workers(told)) == {1: "resnet50/1.0", 2: "resnet50/1.0", 3: "minilm/2.0"}
 
 
+def test_models_that_are_seated_on_a_device_are_known_by_its_name():
+    def model(name, *devices):
+        groups = [{"device": each} for each in devices]
+        return {"name": name, "version": "1", "groups": groups}
+
+    told = {"models": [model("a", "MIG-1", "MIG-1"), model("b", "MIG-1", ""), model("c")]}
+    assert command._seated(told) == {"MIG-1": "a/1, b/1"}
+
+
 def test_a_gpu_without_mig_is_one_bar(run, machine):
     with machine.change() as state:
         state.gpus[0].instances.clear()

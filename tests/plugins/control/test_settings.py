@@ -173,13 +173,13 @@ def test_settings_cannot_be_changed():
         ),
         (
             "[contoller]",
-            "contoller = {} is unknown; allowed: batching, classes, configuration, controller, "
-            "models, nic",
+            "contoller = {} is unknown; allowed: autoscaling, batching, classes, configuration, "
+            "controller, mig, models, nic",
         ),
         (
             "alpha = 0.5",
-            "alpha = 0.5 is unknown; allowed: batching, classes, configuration, controller, "
-            "models, nic",
+            "alpha = 0.5 is unknown; allowed: autoscaling, batching, classes, configuration, "
+            "controller, mig, models, nic",
         ),
         ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
         ("models = []", "models = [] is not allowed; allowed: a table"),
@@ -468,6 +468,7 @@ def test_of_a_secret_only_its_digest_is_kept(tmp_path):
     classes = parse({"classes": {"strict_secret_file": str(path)}}).classes
     assert key_digest(classes) == hashlib.sha256(b"sesame").digest()
     assert not any(key_digest(parse({}).classes))
+
 
 def test_a_class_that_its_only_groups_shall_not_take_is_an_error(write):
     text = "[models.resnet.weights]\nstrict = [0, 1]\n"

@@ -237,3 +237,40 @@ def test_who_holds_now_is_shown(runtime):
 def test_a_folder_that_is_none_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         page_status.fetch(tmp_path / "none")
+
+
+def test_how_the_instances_of_gpus_stand_is_shown_and_long_texts_are_cut(runtime):
+    assert page_status.fetch(runtime)["devices"] is None
+    with ControlPage.attach(runtime / "control") as page:
+        page.tell_devices(1, 7, 3, 2, "0: 4g@0:4 3g@4:4", "é" * 300)
+    status = page_status.fetch(runtime)
+    assert status["devices"] == {
+        "layouts": "0: 4g@0:4 3g@4:4",
+        "changing": 1,
+        "changes": 3,
+        "undone": 2,
+        "problem": "é" * 128,
+    }
+    console = Console(width=200, record=True)
+    console.print(view.render(status))
+    assert "0: 4g@0:4 3g@4:4; being changed\n3 changes, 2 undone" in console.export_text()
+
+
+def test_slices_say_who_is_on_them_and_how_many_deadlines_are_met_there():
+    def model(name, *groups):
+        return {"name": name, "version": "1", "default": True, "groups": groups}
+
+    def group(where, strict):
+        slo = {"strict": {"attainment": strict}, "best_effort": {"attainment": None}}
+        return {"slice": where, "slo": slo, "state": "serving", "instances": 2, "workers": []}
+
+    here, there = group("MIG-1", 0.5), group("cpus:0-1", None)
+    console = Console(width=120, record=True)
+    console.print(view._slices([model("a", here, there), model("b", group("MIG-1", 1.0))]))
+    lines = [line.split() for line in console.export_text().splitlines()[2:]]
+    assert lines == [
+        ["MIG-1", "a/1", "2", "50.00%", "-"],
+        ["b/1", "2", "100.00%", "-"],
+        ["cpus:0-1", "a/1", "2", "-", "-"],
+    ]
+    assert view._slices([model("a", group("all cores", 1.0))]) is None

@@ -88,7 +88,7 @@ final class InFlight {
         planner.settle(now, arrivals);
         worker.freeSinceNs = now;
         sharing.progress(batch, now);
-        telemetry.answered(batch, statuses, now);
+        telemetry.answered(batch, worker.group.sloWindow, statuses, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
         if (reply.code() == 200

@@ -5,16 +5,16 @@ package org.shunter.torchserve.page;
 public final class ControlLayout {
     private ControlLayout() {}
 
-    public static final int LAYOUT_VERSION = 10; // raised when a field is added
+    public static final int LAYOUT_VERSION = 11; // raised when a field is added
     public static final long MAGIC = 0x5245544e554853L; // 'SHUNTER' and a zero, little-endian
-    public static final int PAGE_SIZE = 1118848; // bytes of the control page
-    public static final int HEADER_SIZE = 2688; // bytes before holder 0
+    public static final int PAGE_SIZE = 1119744; // bytes of the control page
+    public static final int HEADER_SIZE = 3584; // bytes before holder 0
     public static final int HOLDER_SIZE = 128; // bytes of one holder
     public static final int HOLDER_COUNT = 16; // holders
-    public static final int RUNNERS_OFFSET = 4736; // offset of runner 0
+    public static final int RUNNERS_OFFSET = 5632; // offset of runner 0
     public static final int RUNNER_SIZE = 256; // bytes of one runner
     public static final int RUNNER_COUNT = 64; // runners
-    public static final int SLOTS_OFFSET = 21120; // offset of slot 0
+    public static final int SLOTS_OFFSET = 22016; // offset of slot 0
     public static final int SLOT_SIZE = 8576; // bytes of one slot
     public static final int SLOT_COUNT = 128; // slots
     public static final int SLOT_WORDS = 2; // words of a mask of slots
@@ -54,7 +54,10 @@ public final class ControlLayout {
     public static final int LAST_CHANGE_BYTES = 256; // bytes of last_change in a slot
     public static final int DEFAULT_VERSION_BYTES = 128; // bytes of default_version in a slot
     public static final int PROBLEM_BYTES = 256; // bytes of problem in a slot
+    public static final int GROUP_DEVICE_BYTES = 64; // bytes of group_device in a slot
     public static final int WANTED_DEVICE_BYTES = 64; // bytes of wanted_device in a slot
+    public static final int MIG_LAYOUTS_BYTES = 512; // bytes of mig_layouts in the header
+    public static final int MIG_PROBLEM_BYTES = 256; // bytes of mig_problem in the header
     public static final int H_MAGIC = 0; // MAGIC
     public static final int H_LAYOUT_VERSION = 8; // LAYOUT_VERSION
     public static final int H_PAGE_SIZE = 16; // bytes of the whole page
@@ -90,6 +93,12 @@ public final class ControlLayout {
     public static final int H_LANDING_BLOCKS = 2616; // blocks of the pool in which payloads land
     public static final int H_LANDING_FREE = 2624; // of these, used by nobody
     public static final int H_LANDING_WANTED = 2632; // blocks that all queues, full, and what is received would use
+    public static final int H_MIG_CHANGING = 2688; // GPUs whose instances are being changed now
+    public static final int H_MIG_DONE = 2696; // number of the layouts wanted last that are there or were given up
+    public static final int H_MIG_CHANGES = 2704; // changes that led to the wanted layout
+    public static final int H_MIG_UNDONE = 2712; // changes that were undone, or not begun
+    public static final int H_MIG_LAYOUTS = 2720; // of each GPU by its index, for people
+    public static final int H_MIG_PROBLEM = 3232; // why the last change was not possible, for people
     public static final int K_HOLDER_PID = 0; // process that owns this word, 0 when free
     public static final int K_HOLDER_HEARTBEAT_NS = 8; // a reader ignores a holder whose heartbeat is old
     public static final int K_HOLD_NUMBER = 16; // 0: nothing is held; else another after each change of slices
@@ -182,6 +191,8 @@ public final class ControlLayout {
     public static final int S_GROUP_SLICES = 3544; // slices that its workers may run on [9]
     public static final int S_GROUP_YIELDS = 3616; // 1: its workers stand still for strict work
     public static final int S_GROUP_CLASSES = 3624; // mask of the classes that it takes, 0: all
+    public static final int S_GROUP_ATTAINMENT = 3632; // as attainment, of what its workers answered [2]
+    public static final int S_GROUP_DEVICE = 3648; // CUDA_VISIBLE_DEVICES of its workers, cut
     public static final int S_COMMAND_SEQUENCE = 5504; // seqlock: odd while commands change, 0 never written
     public static final int S_ALPHA_MILLIONTHS = 5512; // weight of the old threshold when it rises, 0..999999
     public static final int S_THRESHOLD_CAP_MILLI = 5520; // upper bound of the threshold, in 1/1000 requests

@@ -42,7 +42,16 @@ final class PublishedModel {
         final Generation current = served.pool().current();
         int ready = 0;
         int busy = 0;
+        final long now = System.nanoTime();
+        for (final RequestClass c : RequestClass.all()) {
+            slot.set(ModelSlot.of(S_ATTAINMENT, c), served.dispatcher().sloWindow().told(c, now));
+        }
         for (final WorkerGroup<Worker> group : current.groups) {
+            for (final RequestClass c : RequestClass.all()) {
+                slot.set(
+                        ModelSlot.ofGroup(ModelSlot.of(S_GROUP_ATTAINMENT, c), group.index),
+                        group.sloWindow.told(c, now));
+            }
             int groupReady = 0;
             int groupBusy = 0;
             for (final Worker worker : group.workers) {
@@ -124,6 +133,10 @@ final class PublishedModel {
         }
         slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
         slot.set(ModelSlot.ofGroup(S_GROUP_CLASSES, group.index), mask(group.config().classes()));
+        slot.setText(
+                ModelSlot.ofGroup(S_GROUP_DEVICE, group.index),
+                GROUP_DEVICE_BYTES,
+                served.deviceOf(group.config()));
     }
 
     /** Path of the file that the model was registered from; empty when it came from elsewhere. */

@@ -12,6 +12,7 @@ import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.page.Commands;
 import org.shunter.torchserve.page.ModelSlot;
+import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.queue.WorkerGroup;
 import org.shunter.torchserve.settings.GroupConfig;
@@ -191,10 +192,28 @@ public final class ServedModel implements WorkerModel {
 
     /** Where the workers of a group run. */
     WorkerGroup.Place place(final GroupConfig group) {
+        final String device = deviceOf(group);
         final GroupConfig placed = placed(group);
-        final String device = placed.device() == null ? stockDevices() : placed.device();
         return new WorkerGroup.Place(
-                host.slices().of(placed.cores(), device), placed.preemptible());
+                host.slices().of(placed.cores(), device.isEmpty() ? null : device),
+                placed.preemptible());
+    }
+
+    /** What CUDA_VISIBLE_DEVICES says to the workers of a group, empty where it is left alone. */
+    public String deviceOf(final GroupConfig group) {
+        final String given = placed(group).device();
+        final String device = given == null ? stockDevices() : given;
+        return device == null ? "" : device;
+    }
+
+    /** The slice that a group's workers run on, for people. */
+    public String sliceOf(final WorkerGroup<?> group) {
+        final String device = deviceOf(group.config());
+        if (!device.isEmpty()) {
+            return device;
+        }
+        final SliceSet slices = group.place.slices();
+        return slices.cpus() == CPU_SLICES ? "all cores" : "cpus:" + slices.cpuList();
     }
 
     /** The GPUs that TorchServe assigns to workers of the model, or null. */

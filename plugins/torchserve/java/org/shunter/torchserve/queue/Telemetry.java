@@ -72,8 +72,9 @@ public final class Telemetry {
         slot.add(S_POISONED, 1);
     }
 
-    /** A batch was answered at that time with these statuses. */
-    public void answered(final Batch batch, final int[] statuses, final long nowNs) {
+    /** A batch was answered at that time with these statuses, by a worker of a group. */
+    public void answered(
+            final Batch batch, final SloWindow ofGroup, final int[] statuses, final long nowNs) {
         final long serviceNs = nowNs - batch.startNs;
         final int bucket = 8 * ModelSlot.sizeBucket(batch.size());
         slot.add(S_BATCHES_BY_SIZE + bucket, 1);
@@ -91,11 +92,12 @@ public final class Telemetry {
             slot.addTime(S_QUEUE_TIMES, S_QUEUE_NS, c, batch.startNs - entry.arrivalNs);
             slot.addTime(S_SERVICE_TIMES, S_SERVICE_NS, c, serviceNs);
             slot.addTime(S_LATENCY_TIMES, S_LATENCY_NS, c, nowNs - entry.arrivalNs);
-            judge(entry, statuses[i], nowNs);
+            judge(entry, ofGroup, statuses[i], nowNs);
         }
     }
 
-    private void judge(final Entry entry, final int status, final long nowNs) {
+    private void judge(
+            final Entry entry, final SloWindow ofGroup, final int status, final long nowNs) {
         final RequestClass c = entry.requestClass;
         final boolean late = entry.deadlineNs < nowNs;
         final boolean good = status < SERVER_ERROR && !late;
@@ -108,6 +110,7 @@ public final class Telemetry {
         if (entry.deadlineNs != Entry.NEVER) {
             count(good ? S_SLO_MET : status < SERVER_ERROR ? S_SLO_LATE : S_SLO_FAILED, c);
             window.ended(c, good, nowNs);
+            ofGroup.ended(c, good, nowNs);
         }
     }
 

@@ -33,6 +33,8 @@ public final class WorkerGroup<W extends BatchWorker> {
     public long requests;
     /** Latency of its workers' batches; guarded by the dispatcher. */
     public final LatencyFit fit = new LatencyFit();
+    /** What its workers answered in time lately, and since it began: on its slice. */
+    public final SloWindow sloWindow = new SloWindow();
 
     public WorkerGroup(
             final int index,

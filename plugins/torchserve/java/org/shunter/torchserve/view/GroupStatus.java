@@ -9,6 +9,7 @@ import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
 import java.util.ArrayList;
 import java.util.List;
+import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.pool.Generation;
 import org.shunter.torchserve.pool.ServedModel;
@@ -46,6 +47,23 @@ final class GroupStatus {
         return json;
     }
 
+    /** Of requests with a deadline that its workers answered, by class. */
+    private static JsonObject slo(final WorkerGroup<Worker> group) {
+        final JsonObject json = new JsonObject();
+        final long now = System.nanoTime();
+        for (final RequestClass c : RequestClass.all()) {
+            final double share = group.sloWindow.attainment(c, now);
+            final JsonObject mine = new JsonObject();
+            mine.add(
+                    "attainment",
+                    Double.isNaN(share) ? JsonNull.INSTANCE : new JsonPrimitive(share));
+            mine.addProperty("met", group.sloWindow.met(c));
+            mine.addProperty("missed", group.sloWindow.missed(c));
+            json.add(c.label(), mine);
+        }
+        return json;
+    }
+
     private static void addGroups(
             final JsonArray groups,
             final ServedModel served,
@@ -67,6 +85,9 @@ final class GroupStatus {
                             : new JsonPrimitive(config.threads()));
             json.addProperty("batch", config.batch());
             json.addProperty("cores", config.cores());
+            json.addProperty("device", served.deviceOf(config));
+            json.addProperty("slice", served.sliceOf(group));
+            json.add("slo", slo(group));
             json.addProperty("yields", group.place.yields());
             json.addProperty("front_end", group.isNetwork ? "network" : "jvm");
             json.add(

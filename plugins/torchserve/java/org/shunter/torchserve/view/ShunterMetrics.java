@@ -97,6 +97,7 @@ public final class ShunterMetrics extends Collector {
                         "shunter_slo_attainment",
                         "Share of requests with a deadline that met it, last minute; NaN: none",
                         (model, c) -> model.dispatcher().sloWindow().attainment(c, now)));
+        families.addAll(SliceMetrics.of(manager.served()));
         families.add(
                 all.byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));
         families.add(

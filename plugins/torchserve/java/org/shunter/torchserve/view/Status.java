@@ -3,6 +3,7 @@ package org.shunter.torchserve.view;
 import static org.shunter.torchserve.page.ControlLayout.*;
 
 import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
@@ -53,6 +54,7 @@ public final class Status {
                 "uptime_s", ManagementFactory.getRuntimeMXBean().getUptime() / 1000.0);
         json.addProperty("draining", manager.draining());
         json.add("controller", controller(manager.host(), controller));
+        json.add("devices", devices(manager.host().page()));
         json.add("front_end", frontEnd(manager));
         final JsonArray models = new JsonArray();
         final Map<String, ServedModel> sorted = new TreeMap<>();
@@ -75,6 +77,22 @@ public final class Status {
         } else {
             json.addProperty("heartbeat_age_ms", (System.nanoTime() - beat) / 1_000_000);
         }
+        return json;
+    }
+
+    /** How the changes of GPUs' instances stand; null where the controller changes none. */
+    private static JsonElement devices(final ControlPage page) {
+        final String layouts = page.text(H_MIG_LAYOUTS, MIG_LAYOUTS_BYTES);
+        final String problem = page.text(H_MIG_PROBLEM, MIG_PROBLEM_BYTES);
+        if (layouts.isEmpty() && problem.isEmpty()) {
+            return JsonNull.INSTANCE;
+        }
+        final JsonObject json = new JsonObject();
+        json.addProperty("layouts", layouts);
+        json.addProperty("changing", page.get(H_MIG_CHANGING));
+        json.addProperty("changes", page.get(H_MIG_CHANGES));
+        json.addProperty("undone", page.get(H_MIG_UNDONE));
+        json.addProperty("problem", problem);
         return json;
     }
 

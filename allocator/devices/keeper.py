@@ -1,0 +1,286 @@
+"""Keeps GPUs in the layouts that are wanted, on a thread of its own: a change takes seconds.
+
+First what an earlier process left half done is finished or undone, GPU by GPU. Then the wanted
+layouts are carried out one GPU after the other, so never more than one is away. What failed was
+undone, and is tried again later, ever more rarely; nothing is tried on a GPU that is not whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pynvml
+
+from shunter.allocator.devices.advice import DeviceError
+from shunter.allocator.devices.geometry import LayoutError, parse, text_of
+from shunter.allocator.devices.instances import GpuInstance, GpuRecord
+from shunter.allocator.devices.inventory import take_stock
+from shunter.allocator.devices.mig import MigGpu, gpus, nvml_started
+from shunter.allocator.devices.reconfiguration import Reconfiguration, ReconfigurationError
+
+LOGGER = logging.getLogger("shunter.devices")
+LOOK_S = 2.0
+"""How often it looks whether somebody else changed instances."""
+FIRST_RETRY_S, LAST_RETRY_S = 30.0, 600.0
+FIRST_MEND_S, LAST_MEND_S = 0.5, 30.0
+"""Pauses between two attempts to make a GPU whole again."""
+
+
+class Leaving(Protocol):
+    """Whoever has work on instances."""
+
+    def leave(self, names: frozenset[str]) -> None:
+        """End all work on these MIG devices and start none; raise DeviceError if it cannot."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How things stand; replaced as a whole."""
+
+    gpus: tuple[GpuRecord, ...] = ()
+    closing: frozenset[str] = frozenset()
+    """MIG devices that are about to go: no work may begin there."""
+    changing: int = 0
+    """GPUs whose instances are being changed."""
+    done: int = 0
+    """Number of the layouts wanted last that are there, or were given up for now."""
+    changes: int = 0
+    undone: int = 0
+    problem: str = ""
+    whole: frozenset[str] = frozenset()
+    """GPUs on which nothing is left half done; on others no work may begin."""
+
+    @property
+    def layouts(self) -> str:
+        """For people."""
+        there = (f"{each.index}: {_text(each)}" for each in self.gpus if each.mig == "on")
+        return "; ".join(there)
+
+
+def number_of(layouts: Iterable[str]) -> int:
+    """By which wanted layouts are known; never 0.
+
+    >>> number_of(["4g,3g"]) == number_of(("4g,3g",)) != number_of(["7g"])
+    True
+    """
+    return 1 << 32 | zlib.crc32("|".join(layouts).encode())
+
+
+class Keeper:
+    """The thread, and what it is told."""
+
+    def __init__(
+        self,
+        folder: Path,
+        leaving: Leaving,
+        *,
+        patience_s: float = 60.0,
+        nvml: Any = pynvml,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``folder``: of the journals; ``patience_s``: for processes that shall leave."""
+        self.standing = Standing()
+        self._folder, self._leaving, self._patience_s = folder, leaving, patience_s
+        self._nvml, self._sleep, self._clock = nvml, sleep, clock
+        self._wanted: tuple[str, ...] = ()
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._whole: set[str] = set()
+        self._moving = ""
+        """The GPU that is being changed."""
+        self._retry_s, self._retry_at = FIRST_RETRY_S, 0.0
+        self._mend_s, self._mend_at = FIRST_MEND_S, 0.0
+        self._tried = 0
+        self._unanswered = ""
+        """What NVML said last, when it said no more than that."""
+
+    def start(self) -> None:
+        """Begin; it ends with the process, or at :meth:`end`."""
+        threading.Thread(target=self.run, name="shunter-devices", daemon=True).start()
+
+    def end(self) -> None:
+        """Begin nothing more."""
+        self._ended.set()
+        self._wake.set()
+
+    def want(self, layouts: Sequence[str]) -> None:
+        """Layouts of all GPUs, one for all or one for each; none: leave them as they are."""
+        if tuple(layouts) != self._wanted:
+            self._wanted = tuple(layouts)
+            self._wake.set()
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Look, mend, carry out, until it is to end."""
+        while not self._ended.is_set():
+            try:
+                with nvml_started(self._nvml):
+                    there = gpus(self._nvml)
+                    while not self._ended.is_set():
+                        self.work(there)
+                        self._pause()
+            except DeviceError as error:  # such as no driver: perhaps it is loaded later
+                self._unanswered = str(error)
+                self._complain(self._unanswered)
+            except Exception:  # the thread must outlive what nobody thought of
+                LOGGER.exception("the instances of GPUs are left as they are")
+            self._pause()
+
+    def _pause(self) -> None:
+        self._wake.wait(min(LOOK_S, self._mend_s) if self._mend_at else LOOK_S)
+        self._wake.clear()
+
+    def work(self, there: Sequence[MigGpu]) -> None:
+        """One round. NVML must have been started. Raises DeviceError when it does not answer."""
+        broken = [gpu for gpu in there if gpu.uuid not in self._whole]
+        if broken and self._clock() >= self._mend_at:
+            self._mend(broken)
+        self.look()
+        if {gpu.uuid for gpu in there} <= self._whole:
+            self._carry_out(there)
+
+    def look(self) -> None:
+        """Bring up to date which instances there are. Raises DeviceError."""
+        found = take_stock(self._nvml)
+        closing = self.standing.closing if self._moving else frozenset[str]()
+        self._say(gpus=found, closing=closing, whole=frozenset(self._whole))
+        if self._unanswered and self._unanswered == self.standing.problem:
+            self._say(problem="")  # it answers again
+        self._unanswered = ""
+
+    def _mend(self, broken: Sequence[MigGpu]) -> None:
+        """Finish or undo what was left half done; whatever cannot be is tried again."""
+        self._mend_at = 0.0
+        for gpu in broken:
+            try:
+                found = self._reconfiguration(gpu).recover()
+            except DeviceError as error:
+                self._mend_at = self._clock() + self._mend_s
+                self._complain(str(error))
+                continue
+            finally:
+                self._moving = ""
+            self._whole.add(gpu.uuid)
+            if found.what != "nothing":
+                why = f" ({found.why})" if found.why else ""
+                LOGGER.info("instances of %s: what was begun is %s%s", gpu.uuid, found.what, why)
+        self._mend_s = min(LAST_MEND_S, 2 * self._mend_s) if self._mend_at else FIRST_MEND_S
+
+    def _carry_out(self, there: Sequence[MigGpu]) -> None:
+        wanted = self._wanted
+        number = number_of(wanted)
+        if number != self._tried:
+            self._retry_s, self._retry_at = FIRST_RETRY_S, 0.0
+        if not wanted:
+            return
+        if number == self._tried:
+            self._say(done=number)  # the GPU of a failed change is whole again
+            if self._clock() < self._retry_at:
+                return
+        self._tried, failed = number, False
+        if len(wanted) not in (1, len(there)):
+            failed = True
+            self._complain(
+                f"{len(wanted)} layouts are wanted; allowed: 1, or {len(there)}: one for each GPU"
+            )
+        else:
+            texts = wanted if len(wanted) == len(there) else wanted * len(there)
+            for gpu, text in zip(there, texts, strict=True):
+                failed |= not self._change(gpu, text)
+        self._retry_at = self._clock() + (self._retry_s if failed else LAST_RETRY_S)
+        self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
+        if not failed:
+            self._say(problem="")
+        if {gpu.uuid for gpu in there} <= self._whole:
+            self._say(done=number)
+
+    def _change(self, gpu: MigGpu, text: str) -> bool:
+        """Whether it has that layout now, or none is wanted of it."""
+        if not text:
+            return True
+        try:
+            now = gpu.layout()[0]
+            wanted = parse(text, gpu.profiles, now)
+            if gpu.layout() == (wanted, frozenset()):
+                return True
+            self._say(changing=1)
+            self._reconfiguration(gpu).change(wanted)
+        except (DeviceError, LayoutError) as error:
+            if isinstance(error, ReconfigurationError) and not error.is_restored:
+                self._whole.discard(gpu.uuid)
+            self._say(undone=self.standing.undone + 1)
+            self._complain(str(error))
+            return False
+        finally:
+            self._moving = ""
+            self._refresh()
+        self._say(changes=self.standing.changes + 1)
+        LOGGER.info("instances of %s: %s", gpu.uuid, text_of(wanted, gpu.profiles))
+        return True
+
+    def _reconfiguration(self, gpu: MigGpu) -> Reconfiguration:
+        return Reconfiguration(
+            gpu,
+            self._folder,
+            _Tenants(self, gpu.uuid),
+            patience_s=self._patience_s,
+            sleep=self._sleep,
+            clock=self._clock,
+        )
+
+    def leave(self, gpu: str, instances: Sequence[GpuInstance]) -> None:
+        """Close these instances, and let everybody leave them."""
+        self._moving = gpu
+        names = frozenset(part.uuid for each in instances for part in each.parts)
+        self._say(closing=self.standing.closing | names, changing=1)
+        self._leaving.leave(names)
+
+    def settled(self) -> None:
+        """No instance is about to go any more."""
+        self._moving = ""
+        self._refresh()
+
+    def _refresh(self) -> None:
+        try:
+            self.look()
+            self._say(changing=0)
+        except DeviceError as error:  # what is closed stays so until the next look
+            self._complain(str(error))
+
+    def _say(self, **changed: Any) -> None:
+        self.standing = replace(self.standing, **changed)
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.standing.problem:
+            LOGGER.warning("%s", problem)
+            self._say(problem=problem)
+
+
+class _Tenants:
+    """What a change of one GPU tells the keeper."""
+
+    def __init__(self, keeper: Keeper, gpu: str) -> None:
+        self._keeper, self._gpu = keeper, gpu
+
+    def leave(self, instances: Sequence[GpuInstance]) -> None:
+        self._keeper.leave(self._gpu, instances)
+
+    def settle(self, instances: Sequence[GpuInstance]) -> None:
+        self._keeper.settled()
+
+
+def _text(gpu: GpuRecord) -> str:
+    return text_of(gpu.layout, gpu.profiles)
+
+
+def texts_for(gpus_: Sequence[GpuRecord], wanted: Mapping[str, str]) -> list[str]:
+    """Layouts by UUID as :meth:`Keeper.want` takes them; of others the one that is there."""
+    return [wanted.get(each.uuid, _text(each)) for each in gpus_]

@@ -1,0 +1,164 @@
+"""Which models run on which instances of GPUs, and which instances there should be. Pure.
+
+The seats are those of PROTEAN's algorithm 1, with one batch for each instance of a model: best
+effort first-fit onto the smallest slices, strict models where they are slowed down least. The
+layouts are those of its algorithm 2. Where nobody has measured a model on slices, its time is taken
+to go with the compute of the slice, and its bandwidth to be a part of the whole device's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shunter.allocator.placement.distribution import Batch, SliceState, distribute
+from shunter.allocator.placement.reconfigurator import (
+    Ewma,
+    Kinds,
+    Waiting,
+    is_time,
+    may_begin,
+    wanted_layout,
+)
+from shunter.allocator.placement.slowdown import SlowdownModel
+
+WHOLE = "whole"
+BANDWIDTH = 0.3
+"""Share of a whole device's that a model is taken to want while it runs."""
+
+
+class Place(Protocol):
+    """A slice of a GPU."""
+
+    @property
+    def name(self) -> str:
+        """No other slice has it."""
+
+    @property
+    def kind(self) -> str:
+        """Slices of one kind are alike."""
+
+    @property
+    def compute(self) -> float:
+        """Its share of the GPU."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Its share of the GPU's."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of it."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A model that is to run on slices."""
+
+    name: str
+    is_strict: bool
+    instances: int
+    memory_bytes: int = 0
+    """Of one instance; 0: not known."""
+    now: tuple[str, ...] = ()
+    """Slices of its instances; those that are gone do not count."""
+
+
+def assumed(guests: Sequence[Guest], places: Sequence[Place]) -> SlowdownModel:
+    """What is taken to be so of models that were not measured."""
+    kinds = {each.kind: each for each in places}
+    times = {kind: 1 / max(place.compute, 0.01) for kind, place in kinds.items()}
+    return SlowdownModel(
+        WHOLE,
+        {guest.name: {WHOLE: 1.0, **times} for guest in guests},
+        {guest.name: {WHOLE: BANDWIDTH} for guest in guests},
+        {WHOLE: 1.0, **{kind: max(place.bandwidth, 0.01) for kind, place in kinds.items()}},
+    )
+
+
+def seats(
+    guests: Sequence[Guest], places: Sequence[Place], *, stay: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """The slices of every model's instances, in order; fewer where there is no room.
+
+    ``stay``: whoever has a seat that is still there keeps it, as while others are made.
+    """
+    known = assumed(guests, places)
+    names = {each.name for each in places}
+    kept = {
+        guest.name: tuple(each for each in guest.now if each in names)[: guest.instances]
+        if stay
+        else ()
+        for guest in guests
+    }
+    used: Counter[str] = Counter()
+    running: dict[str, list[str]] = {}
+    for guest in guests:
+        for each in kept[guest.name]:
+            used[each] += guest.memory_bytes
+            running.setdefault(each, []).append(guest.name)
+    there = [
+        SliceState(
+            each.name,
+            each.kind,
+            each.compute,
+            max(0, each.memory_bytes - used[each.name]),
+            tuple(running.get(each.name, ())),
+        )
+        for each in places
+    ]
+    coming = [
+        Batch(guest.name, guest.is_strict, guest.memory_bytes)
+        for guest in sorted(guests, key=lambda each: (not each.is_strict, each.name))
+        for _ in range(guest.instances - len(kept[guest.name]))
+    ]
+    found = dict(kept)
+    for batch, name in zip(coming, distribute(there, coming, known), strict=True):
+        if name is not None:
+            found[batch.model] = (*found[batch.model], name)
+    return {name: tuple(sorted(each)) for name, each in found.items()}
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU whose layout may follow the load."""
+
+    uuid: str
+    layout: tuple[str, ...]
+    """Kinds of its instances: 4g, 3g."""
+    memory: Mapping[str, int]
+    """Bytes of each kind of slice that it can have."""
+
+
+@dataclass(frozen=True)
+class LayoutPolicy:
+    """Algorithm 2 over all GPUs of a machine; replaced as a whole at each look."""
+
+    wait: int = 3
+    expected: Ewma = field(default_factory=Ewma)
+    """Best-effort batches of all GPUs together."""
+    waiting: Mapping[str, Waiting] | None = None
+
+    def after(
+        self, devices: Sequence[Device], batches: float, batch_bytes: int
+    ) -> tuple[LayoutPolicy, dict[str, Kinds]]:
+        """With one more look at the best-effort batches; which GPUs are to change, and to what."""
+        expected = self.expected.after(batches)
+        each = (expected.value or 0.0) / max(1, len(devices))
+        waiting, found = {}, {}
+        left = may_begin(len(devices), 0)
+        for device in devices:
+            before = (self.waiting or {}).get(device.uuid, Waiting())
+            if not device.memory.keys() >= {"1g", "2g", "3g", "4g"}:
+                continue  # a GPU that is parted otherwise than in the paper
+            wanted = wanted_layout(each, batch_bytes, device.memory, {})
+            if Counter(wanted) == Counter(device.layout):
+                continue
+            after, change = is_time(before, self.wait)
+            if change and left:
+                left -= 1
+                found[device.uuid] = wanted
+            waiting[device.uuid] = before if change and device.uuid not in found else after
+        return LayoutPolicy(self.wait, expected, waiting), found

@@ -1,0 +1,300 @@
+"""Seats models on MIG instances, and has the instances changed while they serve.
+
+The keeper changes layouts on a thread of its own, for that takes seconds. Before an instance goes,
+whoever runs there gets a seat elsewhere: on an instance that stays, else on the host's cores. When
+the new ones are there everybody gets the seat that is best. A move is a new generation of workers
+beside the old one, as every change of a configuration, so nothing is lost.
+
+What is seated where is read from the page: the next controller goes on where one was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from shunter.allocator.devices.advice import DeviceError
+from shunter.allocator.devices.geometry import plain
+from shunter.allocator.devices.instances import GpuRecord
+from shunter.allocator.devices.keeper import Standing, texts_for
+from shunter.allocator.devices.slices import offered
+from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
+from shunter.allocator.planning.configuration import MAX_GROUPS, InstanceGroup
+from shunter.batching.page.layout import ChangeState
+from shunter.batching.page.slices import Slice
+from shunter.plugins.control.observed import Observed, Wanted
+from shunter.plugins.control.settings import MigSettings
+
+LOGGER = logging.getLogger("shunter.devices")
+TAKE_UP_NS = 30 * 10**9
+"""What the server has not taken up by then is asked for again."""
+FIRST_PAUSE_NS, LAST_PAUSE_NS = 10**9, 60 * 10**9
+"""After a move that was not possible."""
+MIB = 1 << 20
+
+
+class DeviceKeeper(Protocol):
+    """What changes layouts."""
+
+    standing: Standing
+
+    def start(self) -> None:
+        """Begin."""
+
+    def want(self, layouts: Sequence[str]) -> None:
+        """Layouts that the GPUs shall have."""
+
+
+@dataclass
+class _Seated:
+    """What was wanted of a model, and what became of it."""
+
+    wanted: Wanted | None = None
+    asked_ns: int = 0
+    failures: int = 0
+    not_before_ns: int = 0
+    bytes_seen: int = 0
+    """Memory of one of its instances, as far as any was seen."""
+
+
+class MigControl:
+    """Seats of the models that ``[mig]`` names, one duty cycle at a time."""
+
+    def __init__(self, make: Callable[[MigControl, float], DeviceKeeper]) -> None:
+        """``make``: a keeper that asks this one to leave instances, with its patience in s."""
+        self._make = make
+        self._keeper: DeviceKeeper | None = None
+        self._settings = MigSettings()
+        self._models: dict[int, _Seated] = {}
+        self._policy, self._looked_ns = LayoutPolicy(), 0
+        self._auto: dict[str, str] = {}
+        """Layouts that follow the load, by GPU."""
+        self._told: set[str] = set()
+        self._changed = threading.Condition()
+        self._rounds = 0
+        self._occupied: frozenset[str] = frozenset()
+
+    def use(self, settings: MigSettings) -> None:
+        """From now on go by these settings."""
+        if settings.is_wanted and self._keeper is None:
+            self._keeper = self._make(self, settings.patience_s)
+            self._keeper.start()
+        self._settings = settings
+        self._told.clear()
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the GPUs stand; None as long as nothing was wanted of them."""
+        return self._keeper.standing if self._keeper else None
+
+    def seats_on(self, seen: Observed) -> bool:
+        """Whether a model's place is said here, and nowhere else."""
+        name, identity = seen.identity.model_name, seen.identity
+        return name in self._settings.models and identity.auto == 1 and not seen.has_lists
+
+    def wanted(self, slot: int) -> Wanted | None:
+        """What the page is to say about a slot."""
+        model = self._models.get(slot)
+        return model.wanted if model else None
+
+    def bytes_of(self, slot: int) -> int:
+        """Memory of one instance of a model on its device, as far as it was seen."""
+        model = self._models.get(slot)
+        return model.bytes_seen if model else 0
+
+    def free_bytes(self) -> float:
+        """Memory of all instances of GPUs that nobody uses."""
+        gpus = self._keeper.standing.gpus if self._keeper else ()
+        parts = (part for gpu in gpus for each in gpu.instances for part in each.parts)
+        return float(sum(max(0, part.memory_bytes - part.used_bytes) for part in parts))
+
+    # ---- the keeper's thread
+
+    def leave(self, names: frozenset[str]) -> None:
+        """Wait until nobody of ours is there, nor on the way there. Raises DeviceError."""
+        with self._changed:
+            # A round that has begun may not know yet that these are closed.
+            enough = self._rounds + 2
+            left = self._changed.wait_for(
+                lambda: self._rounds >= enough and not self._occupied & names,
+                self._settings.patience_s,
+            )
+            staying = ", ".join(sorted(self._occupied & names)) or "nobody knows who"
+        if not left:
+            raise DeviceError(
+                f"models did not leave {staying} within {self._settings.patience_s:g} s: look at "
+                "their last change with `shunter status`. Nothing was changed"
+            )
+
+    # ---- the controller's thread
+
+    def do_work(
+        self,
+        slots: Mapping[int, Observed],
+        requests: Mapping[int, int],
+        instances: Mapping[int, int],
+        now_ns: int,
+    ) -> None:
+        """One duty cycle. ``requests``: the highest request number on each slot's page;
+        ``instances``: how many of them a model is to have, where somebody has said so.
+        """
+        if self._keeper is None:
+            return
+        standing = self._keeper.standing
+        ours = {slot: seen for slot, seen in slots.items() if self.seats_on(seen)}
+        self._complain(slots)
+        for gone in self._models.keys() - ours.keys():
+            del self._models[gone]
+        self._keeper.want(self._layouts(standing, ours, now_ns))
+        targets = self._targets(standing, ours, instances)
+        for slot, seen in ours.items():
+            model = self._models.setdefault(slot, _Seated())
+            if not self._is_under_way(model, seen, now_ns) and now_ns >= model.not_before_ns:
+                self._move(model, seen, targets[slot], requests.get(slot, 0), now_ns)
+        with self._changed:
+            self._rounds += 1
+            self._occupied = frozenset(
+                name for slot, seen in ours.items() for name in self._names(slot, seen)
+            )
+            self._changed.notify_all()
+
+    def _complain(self, slots: Mapping[int, Observed]) -> None:
+        """Name the models once that were to be seated and may not be."""
+        for seen in slots.values():
+            is_meant = seen.identity.model_name in self._settings.models
+            if is_meant and not self.seats_on(seen) and seen.name not in self._told:
+                self._told.add(seen.name)
+                LOGGER.warning(
+                    "%s stays where it is: it has auto = false, a device or lists of its own",
+                    seen.name,
+                )
+
+    def _names(self, slot: int, seen: Observed) -> list[str]:
+        """Devices that a model has workers on, or is on the way to."""
+        wanted = self._models[slot].wanted
+        coming = wanted.slices if wanted and _is_open(wanted, seen) else ()
+        return [*seen.devices, *(each.device for each in coming if each.device)]
+
+    def _is_under_way(self, model: _Seated, seen: Observed, now_ns: int) -> bool:
+        """Whether a change is not over yet; one that failed is not tried again at once."""
+        if seen.change.change_state == ChangeState.UNDER_WAY:
+            return True  # perhaps one that an earlier controller wanted
+        if model.wanted is None:
+            return False
+        if seen.change.change_request < model.wanted.request:
+            return now_ns < model.asked_ns + TAKE_UP_NS
+        there = set(seen.devices) or {""}
+        failed = there != {each.device for each in model.wanted.slices}
+        if model.asked_ns and (failed or seen.change.change_state == ChangeState.UNDONE):
+            pause = min(LAST_PAUSE_NS, FIRST_PAUSE_NS * 2**model.failures)
+            model.failures, model.not_before_ns = min(model.failures + 1, 6), now_ns + pause
+            LOGGER.warning(
+                "%s: its workers are not where they should be (%s); again in %d s",
+                seen.name,
+                seen.identity.last_change or "no reason is known",
+                pause // 10**9,
+            )
+        elif model.asked_ns:
+            model.failures = 0
+        model.asked_ns = 0
+        return False
+
+    def _targets(
+        self, standing: Standing, ours: Mapping[int, Observed], instances: Mapping[int, int]
+    ) -> dict[int, tuple[str, ...]]:
+        """Devices of every model's instances."""
+        guests = {}
+        for slot, seen in ours.items():
+            model, groups = self._models.setdefault(slot, _Seated()), seen.groups()
+            model.bytes_seen = max(model.bytes_seen, _bytes_of(standing.gpus, seen.devices))
+            count = instances.get(slot) or max(1, sum(each.group_instances for each in groups))
+            guests[slot] = Guest(seen.name, not seen.yields, count, model.bytes_seen, seen.devices)
+        taken = {name for guest in guests.values() for name in guest.now}
+        places = offered(standing.gpus, standing.closing, standing.whole, taken)
+        is_whole = {gpu.uuid for gpu in standing.gpus} <= standing.whole
+        stay = bool(standing.changing) or not is_whole
+        found = seats(list(guests.values()), places, stay=stay)
+        return {slot: found[guest.name] for slot, guest in guests.items()}
+
+    def _move(
+        self,
+        model: _Seated,
+        seen: Observed,
+        names: tuple[str, ...],
+        request: int,
+        now_ns: int,
+    ) -> None:
+        """Want a model on these devices, unless it is there."""
+        groups = seen.groups()
+        if not groups:
+            return
+        count = max(1, len(names) or sum(each.group_instances for each in groups))
+        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)] or [("", count)]
+        per_device = per_device[:MAX_GROUPS]
+        if per_device == [(g.group_device, g.group_instances) for g in groups]:
+            return
+        first = groups[0]
+        own = model.wanted.request if model.wanted else 0
+        model.asked_ns = now_ns
+        model.wanted = Wanted(
+            max(own, request, seen.change.change_request) + 1,
+            tuple(
+                InstanceGroup(instances, first.group_threads, max(1, first.group_cap))
+                for _, instances in per_device
+            ),
+            pin=False,
+            slices=tuple(Slice(device=name) for name, _ in per_device),
+        )
+        LOGGER.info(
+            "%s goes to %s",
+            seen.name,
+            ", ".join(f"{n} x {name}" if name else "the host" for name, n in per_device),
+        )
+
+    # ---- which layouts
+
+    def _layouts(
+        self, standing: Standing, ours: Mapping[int, Observed], now_ns: int
+    ) -> Sequence[str]:
+        settings = self._settings
+        if not settings.auto or settings.layouts:
+            return settings.layouts
+        if now_ns - self._looked_ns >= settings.interval_s * 1e9 and not standing.changing:
+            self._looked_ns = now_ns
+            devices = [_device(each) for each in standing.gpus if each.mig == "on"]
+            batches = sum(
+                seen.depth / max(1, seen.identity.registered_batch_size)
+                for seen in ours.values()
+                if seen.yields
+            )
+            self._policy, wanted = replace(self._policy, wait=settings.wait).after(
+                devices, batches, settings.batch_mb * MIB
+            )
+            self._auto |= {uuid: ",".join(kinds) for uuid, kinds in wanted.items()}
+        return texts_for(standing.gpus, self._auto) if self._auto else ()
+
+
+def _is_open(wanted: Wanted, seen: Observed) -> bool:
+    """Whether what was wanted may still come to be."""
+    is_next = seen.change.change_request < wanted.request
+    return is_next or seen.change.change_state == ChangeState.UNDER_WAY
+
+
+def _bytes_of(gpus: Sequence[GpuRecord], names: Sequence[str]) -> int:
+    """Memory of one process on the first of these devices, if only one model's are there."""
+    for gpu in gpus:
+        for instance in gpu.instances:
+            for part in instance.parts:
+                if names and part.uuid == names[0] and len(part.pids) == names.count(names[0]):
+                    return part.used_bytes // len(part.pids)
+    return 0
+
+
+def _device(gpu: GpuRecord) -> Device:
+    usual = plain(gpu.profiles)
+    kinds = {profile.id: profile.kind for profile in gpu.profiles}
+    layout = tuple(kinds[each.profile] for each in sorted(gpu.layout) if each.profile in kinds)
+    return Device(gpu.uuid, layout, {each.kind: each.memory_mb * MIB for each in usual})

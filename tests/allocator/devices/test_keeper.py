@@ -1,0 +1,212 @@
+"""Wanted layouts are carried out one GPU after the other, and whatever fails is mended first."""
+
+import contextlib
+import random
+
+import pytest
+
+from shunter.allocator.devices import keeper as module
+from shunter.allocator.devices.advice import DeviceError
+from shunter.allocator.devices.geometry import layouts, parse, plain, text_of
+from shunter.allocator.devices.journal import Journal, Phase, Record
+from shunter.allocator.devices.keeper import Keeper, number_of, texts_for
+from shunter.allocator.devices.mig import gpus
+from shunter.allocator.devices.simulated.library import CHANGES
+from shunter.allocator.devices.simulated.state import Fault
+from shunter.allocator.devices.simulated.tables import MODELS
+
+PROFILES = MODELS["a100-40gb"].profiles
+READS = (
+    "nvmlDeviceGetGpuInstances",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetMemoryInfo",
+)
+
+
+class House:
+    """A keeper that is driven by hand, and those who have work on instances."""
+
+    def __init__(self, machine):
+        self.machine, self.now = machine, 0.0
+        self.left, self.refuses = [], False
+        self.begin()
+
+    def begin(self):
+        """As after the start of a process."""
+        self.keeper = Keeper(
+            self.machine.folder,
+            self,
+            patience_s=0,
+            sleep=lambda _: None,
+            clock=lambda: self.now,
+        )
+        self.there = gpus()
+
+    def leave(self, names):
+        self.left.append((names, self.keeper.standing.closing, self.keeper.standing.changing))
+        if self.refuses:
+            raise DeviceError("models did not leave")
+
+    def work(self, *layouts_, passing=0.0):
+        if layouts_:
+            self.keeper.want(layouts_)
+        self.now += passing
+        self.keeper.work(self.there)
+        return self.keeper.standing
+
+    def texts(self):
+        return [text_of(gpu.layout()[0], PROFILES) for gpu in gpus()]
+
+
+@pytest.fixture
+def house(machine):
+    return House(machine)
+
+
+@pytest.fixture
+def two(machine_with, tmp_path):
+    with machine_with(tmp_path / "state", "a100-40gb", "a100-40gb") as machine:
+        yield House(machine)
+
+
+def test_nothing_is_changed_while_nothing_is_wanted(house):
+    standing = house.work()
+    assert (standing.layouts, standing.changes, standing.done) == ("0: none", 0, 0)
+    assert standing.whole == {gpu.uuid for gpu in house.there}
+
+
+def test_a_wanted_layout_is_made_and_told_of(house):
+    standing = house.work("4g,3g")
+    assert standing.layouts == "0: 4g@0:4 3g@4:4"
+    assert (standing.done, standing.changes, standing.undone) == (number_of(["4g,3g"]), 1, 0)
+    assert not standing.changing and not standing.closing
+    assert house.work().changes == 1  # it is there
+
+
+def test_one_layout_is_for_all_gpus_or_there_is_one_for_each(two):
+    two.work("4g,3g")
+    assert two.texts() == ["4g@0:4 3g@4:4"] * 2
+    two.work("7g", "4g,2g,1g")
+    assert two.texts() == ["7g@0:8", "4g@0:4 2g@4:2 1g@6:1"]
+
+
+def test_a_wrong_number_of_layouts_is_told_of(two):
+    standing = two.work("7g", "7g", "7g")
+    assert "3 layouts are wanted" in standing.problem
+    assert two.texts() == ["none"] * 2
+    assert standing.done == number_of(["7g"] * 3)
+
+
+def test_who_is_on_what_goes_is_asked_to_leave_and_nobody_may_come(house):
+    house.work("4g,3g")
+    uuids = {each.placement.start: each.parts[0].uuid for each in house.machine.gpu.instances()}
+    house.work("4g,2g,1g")
+    ((names, closing, changing),) = house.left
+    assert names == closing == {uuids[4]}
+    assert changing == 1
+    assert not house.keeper.standing.closing
+
+
+def test_who_does_not_leave_keeps_the_layout(house):
+    house.work("4g,3g")
+    house.refuses = True
+    standing = house.work("7g")
+    assert house.texts() == ["4g@0:4 3g@4:4"]
+    assert (standing.done, standing.undone) == (number_of(["7g"]), 1)
+    assert standing.problem == "models did not leave"
+    assert not standing.closing and not standing.changing
+
+
+def test_what_was_given_up_is_tried_again_later_and_ever_more_rarely(house):
+    house.machine.faults(Fault("nvmlDeviceCreateGpuInstanceWithPlacement", 19, times=2))
+    assert house.work("7g").undone == 1
+    assert house.work(passing=module.FIRST_RETRY_S - 1).undone == 1
+    assert house.work(passing=1).undone == 2
+    assert house.work(passing=2 * module.FIRST_RETRY_S - 1).changes == 0
+    standing = house.work(passing=1)
+    assert (standing.changes, standing.problem) == (1, "")
+    assert house.texts() == ["7g@0:8"]
+
+
+def test_an_nvml_that_answers_again_is_no_problem_any_more(house):
+    house.machine.faults(Fault("nvmlDeviceGetMemoryInfo", 999, times=1))
+    said = []
+
+    def pause():
+        said.append(house.keeper.standing.problem)
+        if len(said) == 2:
+            house.keeper.end()
+
+    house.keeper._pause = pause
+    house.keeper.run()
+    assert "read the memory" in said[0]
+    assert said[1] == ""
+
+
+def test_a_layout_that_cannot_be_is_given_up_and_says_why(house):
+    standing = house.work("4g,4g")
+    assert standing.done == number_of(["4g,4g"])
+    assert "do not fit" in standing.problem
+
+
+def test_a_gpu_on_which_undoing_failed_too_is_whole_again_before_anything_is_given_up(house):
+    house.work("4g,3g")
+    create = "nvmlDeviceCreateGpuInstanceWithPlacement"
+    house.machine.faults(Fault(create, 999, times=6))  # the change, and its four tries back
+    standing = house.work("7g")
+    assert standing.undone == 1 and not standing.whole
+    assert standing.done == number_of(["4g,3g"])
+    standing = house.work(passing=1)
+    assert standing.whole == {house.there[0].uuid}
+    assert house.texts() == ["4g@0:4 3g@4:4"]
+    assert standing.done == number_of(["7g"])
+    assert house.work(passing=module.FIRST_RETRY_S).changes == 2
+
+
+@pytest.mark.parametrize(("phase", "texts"), [(Phase.FORWARD, "7g@0:8"), (Phase.BACK, "4g@0:4")])
+def test_the_next_process_finishes_or_undoes_what_one_left(house, phase, texts):
+    gpu = house.there[0]
+    before, wanted = parse("4g", gpu.profiles), parse("7g", gpu.profiles)
+    Journal(house.machine.folder, gpu.uuid).path.parent.mkdir(parents=True, exist_ok=True)
+    Journal(house.machine.folder, gpu.uuid).write(Record(phase, before, wanted))
+    house.begin()
+    assert house.work().whole
+    assert house.texts() == [texts]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_every_change_a_layout_is_the_wanted_or_the_one_of_before(two, seed):
+    choose = random.Random(seed)
+    every = [text_of(each, PROFILES) for each in layouts(plain(PROFILES))]
+    for _ in range(10):
+        before = two.texts()
+        wanted = [choose.choice(every), choose.choice(every)]
+        two.machine.faults(
+            *(
+                Fault(
+                    choose.choice(("", *sorted(CHANGES), *READS)),
+                    choose.choice((2, 19, 23, 999)),
+                    skip=choose.randrange(6),
+                    times=choose.choice((1, 2, 6, 12)),
+                    done=choose.random() < 0.3,
+                )
+                for _ in range(choose.randrange(3))
+            )
+        )
+        two.keeper.want(wanted)
+        for _ in range(30):
+            if two.keeper.standing.done == number_of(wanted):
+                break
+            with contextlib.suppress(DeviceError):  # it looks again
+                two.work(passing=10)
+        two.machine.faults()
+        assert two.keeper.standing.done == number_of(wanted)
+        for now, old, new in zip(two.texts(), before, wanted, strict=True):
+            assert now in (old, new)
+
+
+def test_texts_are_in_the_order_of_the_gpus_and_keep_those_that_are_not_named(two):
+    two.work("4g,3g")
+    found = two.keeper.standing.gpus
+    assert texts_for(found, {found[1].uuid: "7g"}) == ["4g@0:4 3g@4:4", "7g"]

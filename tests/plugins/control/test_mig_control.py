@@ -1,0 +1,284 @@
+"""Models leave instances that are about to go, and come back when there are others."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from shunter.allocator.devices.advice import DeviceError
+from shunter.allocator.devices.geometry import parse, text_of
+from shunter.allocator.devices.instances import GpuInstance, GpuRecord, Part
+from shunter.allocator.devices.keeper import Standing
+from shunter.allocator.devices.simulated.tables import MODELS
+from shunter.batching.page.layout import ChangeState
+from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.plugins.control.mig_control import MigControl
+from shunter.plugins.control.observed import Observed
+from shunter.plugins.control.settings import MigSettings
+
+PROFILES = MODELS["a100-40gb"].profiles
+SECOND = 10**9
+GPU = "GPU-0"
+
+
+def uuid(place):
+    return f"MIG-{place.profile}-{place.start}"
+
+
+def gpu_of(text, pids=()):
+    known = {profile.id: profile for profile in PROFILES}
+    instances = tuple(
+        GpuInstance(
+            number,
+            known[place.profile].name,
+            known[place.profile].compute,
+            place,
+            (Part(0, uuid(place), known[place.profile].compute, 5 << 30, 0, tuple(pids)),),
+        )
+        for number, place in enumerate(sorted(parse(text, PROFILES)))
+    )
+    return GpuRecord(0, GPU, "A100", 40 << 30, 0, "on", PROFILES, instances, ())
+
+
+def device(text):
+    (place,) = parse(text, PROFILES)
+    return uuid(place)
+
+
+BIG, SMALL, SMALLER = device("4g@0"), device("2g@4"), device("1g@6")
+
+
+class House:
+    """A server that does at once what is wanted, and GPUs that a test changes."""
+
+    def __init__(self, **settings):
+        self.keeper = SimpleNamespace(standing=Standing(), wanted=(), started=0)
+        self.keeper.start = self.start
+        self.keeper.want = lambda texts: setattr(self.keeper, "wanted", tuple(texts))
+        self.now, self.obeys = 0, True
+        self.slots = {0: self.model("strict", 0), 1: self.model("bulk", 1)}
+        self.settings = MigSettings(models=("strict", "bulk"), **settings)
+        self.begin()
+
+    def begin(self):
+        self.control = MigControl(lambda leaving, patience_s: self.keeper)
+        self.control.use(self.settings)
+
+    def start(self):
+        self.keeper.started += 1
+
+    @staticmethod
+    def model(name, yields, auto=1):
+        return {
+            "identity": SlotIdentity(
+                model_name=name,
+                model_version="1",
+                slot_state=1,
+                auto=auto,
+                registered_batch_size=8,
+            ),
+            "groups": [GroupTelemetry(group_instances=1, group_cap=8, group_yields=yields)],
+            "change": SlotChange(0, ChangeState.NONE),
+            "depth": 0,
+        }
+
+    def stand(self, text, **changes):
+        self.keeper.standing = Standing((gpu_of(text),), whole=frozenset([GPU])).__class__(
+            **{"gpus": (gpu_of(text),), "whole": frozenset([GPU])} | changes
+        )
+
+    def observed(self, state):
+        return Observed(
+            state["identity"], state["depth"], lambda: state["groups"], state["change"], None
+        )
+
+    def run(self, cycles=3, seconds=0.1, instances=None):
+        for _ in range(cycles):
+            self.now += round(seconds * SECOND)
+            seen = {slot: self.observed(state) for slot, state in self.slots.items()}
+            self.control.do_work(seen, {}, instances or {}, self.now)
+            for slot, state in self.slots.items():
+                self.obey(self.control.wanted(slot), state)
+
+    def obey(self, wanted, state):
+        if not wanted or wanted.request == state["change"].change_request:
+            return
+        if not self.obeys:
+            state["change"] = SlotChange(wanted.request, ChangeState.UNDONE)
+            return
+        state["change"] = SlotChange(wanted.request, ChangeState.SERVES)
+        yields = state["groups"][0].group_yields
+        state["groups"] = [
+            GroupTelemetry(
+                group_instances=group.instances,
+                group_cap=group.batch,
+                group_threads=group.threads,
+                group_yields=yields,
+                group_device=where.device,
+            )
+            for group, where in zip(wanted.groups, wanted.slices, strict=True)
+        ]
+
+    def seats(self):
+        return [
+            [(group.group_device, group.group_instances) for group in state["groups"]]
+            for state in self.slots.values()
+        ]
+
+
+def test_nothing_is_started_where_nothing_is_wanted():
+    made = []
+    control = MigControl(lambda *_: made.append(1))
+    control.use(MigSettings())
+    control.do_work({}, {}, {}, 0)
+    assert (made, control.standing) == ([], None)
+
+
+def test_models_are_seated_on_the_instances_that_are_there():
+    house = House()
+    house.stand("4g@0,2g@4,1g@6")
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+    assert house.keeper.started == 1
+
+
+def test_layouts_of_the_settings_are_wanted():
+    house = House(layouts=("4g,3g",))
+    house.run(1)
+    assert house.keeper.wanted == ("4g,3g",)
+
+
+def test_a_model_that_may_not_be_changed_stays_where_it_is(caplog):
+    house = House()
+    house.slots[0] = house.model("strict", 0, auto=0)
+    house.slots[2] = house.model("other", 0)
+    house.stand("4g@0,2g@4,1g@6")
+    house.run()
+    assert house.seats() == [[("", 1)], [(SMALLER, 1)], [("", 1)]]
+    assert caplog.text.count("strict/1 stays where it is") == 1
+
+
+def test_who_loses_its_instance_moves_and_who_does_not_stays():
+    house = House()
+    house.stand("4g@0,2g@4,1g@6")
+    house.run()
+    house.stand("4g@0,2g@4,1g@6", closing=frozenset([SMALLER]), changing=1)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALL, 1)]]
+    house.stand("4g@0,2g@4", changing=0)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALL, 1)]]
+
+
+def test_where_no_instance_is_left_models_serve_on_the_host_and_come_back():
+    house = House()
+    house.stand("7g")
+    house.run()
+    house.stand("7g", closing=frozenset([device("7g")]), changing=1)
+    house.run()
+    assert house.seats() == [[("", 1)], [("", 1)]]
+    house.stand("4g@0,1g@6")
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_an_instance_that_is_gone_is_left():
+    house = House()
+    house.stand("7g")
+    house.run()
+    house.stand("4g@0")
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(BIG, 1)]]
+
+
+def test_nobody_begins_on_a_gpu_that_is_not_whole_and_who_is_there_stays():
+    house = House()
+    house.stand("4g@0,1g@6", whole=frozenset())
+    house.run()
+    assert house.seats() == [[("", 1)], [("", 1)]]
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.stand("4g@0,2g@4,1g@6", whole=frozenset())
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_the_next_controller_moves_nobody_who_is_where_he_should_be():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.begin()
+    house.run()
+    assert house.control.wanted(0) is None
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_a_move_that_was_not_possible_is_tried_again_later():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.obeys = False
+    house.run(3)
+    first = house.control.wanted(0).request
+    house.run(5)
+    assert house.control.wanted(0).request == first
+    house.obeys = True
+    house.run(15)
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_a_server_that_seats_nobody_is_not_asked_all_the_time():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.obey = lambda wanted, state: wanted and state.update(
+        change=SlotChange(wanted.request, ChangeState.SERVES)
+    )
+    house.run(9)
+    assert house.control.wanted(0).request == 1
+    house.run(12)
+    assert house.control.wanted(0).request == 2
+
+
+def test_a_model_gets_as_many_instances_as_it_is_to_have():
+    house = House()
+    house.stand("4g@0,2g@4,1g@6")
+    house.run(instances={0: 1, 1: 3})
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
+
+
+def test_what_is_to_go_is_free_when_nobody_is_there_or_on_the_way():
+    house = House(patience_s=30)
+    house.stand("4g@0,1g@6")
+    house.run()
+    left = threading.Event()
+
+    def leave():
+        house.control.leave(frozenset([SMALLER]))
+        left.set()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    house.run(4)  # it is still offered: nobody moves
+    assert not left.is_set()
+    house.stand("4g@0,1g@6", closing=frozenset([SMALLER]), changing=1)
+    while not left.wait(0.01):
+        house.run(1)
+    thread.join()
+    assert house.seats() == [[(BIG, 1)], [(BIG, 1)]]
+
+
+def test_who_does_not_leave_in_time_is_named():
+    house = House(patience_s=1)
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.control._settings = MigSettings(models=("strict", "bulk"), patience_s=1)
+    with pytest.raises(DeviceError, match="Nothing was changed"):
+        house.control.leave(frozenset([SMALLER]))
+
+
+def test_layouts_follow_the_load_of_best_effort():
+    house = House(auto=True, wait=0, interval_s=1)
+    house.stand("4g@0,3g@4")
+    house.slots[1]["depth"] = 8
+    house.run(4, seconds=1)
+    wanted = parse(house.keeper.wanted[0], PROFILES)
+    assert text_of(wanted, PROFILES) == "4g@0:4 2g@4:2 1g@6:1"
