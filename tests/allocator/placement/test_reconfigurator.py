@@ -10,13 +10,13 @@ from shunter.allocator.devices.geometry import parse, plain, text_of
 from shunter.allocator.devices.simulated.tables import MODELS
 from shunter.allocator.placement.reconfigurator import (
     FALLBACK,
+    LARGE,
     Decision,
     Ewma,
     Thresholds,
     Waiting,
     decide,
     may_begin,
-    small_slices,
     thresholds,
     wanted_layout,
 )
@@ -27,11 +27,45 @@ MEMORY = {"1g": 5 * GIB, "2g": 10 * GIB, "3g": 20 * GIB, "4g": 20 * GIB}
 SMALL = ("1g", "2g")
 
 
+def listing(expected, batch_bytes, memory, known):
+    """Lines 5 to 23 of algorithm 2 as the paper prints them."""
+    final_geometry, found = [], False
+    for slice_set in (("1g", "2g"), ("3g",)):
+        if sum(memory[kind] for kind in slice_set) >= expected * batch_bytes:
+            bounds = known.get(slice_set, Thresholds())
+            final_geometry += slice_set
+            found = True
+            break
+    if not found or expected < bounds.low or expected > bounds.high:
+        return ("4g", "3g")
+    return (LARGE, *final_geometry)
+
+
 @pytest.mark.parametrize(
-    ("needed", "found"), [(0, SMALL), (15, SMALL), (15.1, ("3g",)), (20, ("3g",)), (20.1, None)]
+    ("needed", "wanted"),
+    [
+        (0, (LARGE, *SMALL)),
+        (15, (LARGE, *SMALL)),
+        (15.1, FALLBACK),
+        (20, FALLBACK),
+        (20.1, FALLBACK),
+    ],
 )
-def test_best_effort_gets_the_least_memory_that_holds_it(needed, found):
-    assert small_slices(needed * GIB, MEMORY) == found
+def test_best_effort_gets_the_least_memory_that_holds_it(needed, wanted):
+    assert wanted_layout(needed, GIB, MEMORY, {}) == wanted
+
+
+LOADS = st.one_of(st.integers(0, 40), st.floats(0, 40))
+BOUNDS = st.builds(Thresholds, st.sampled_from([0.0, 1.0, 2.5, 4.0]), st.sampled_from([2, 3.5, 64]))
+
+
+@given(
+    LOADS,
+    st.one_of(st.integers(1, 12).map(lambda gib: gib * GIB), st.integers(1, 12 * GIB)),
+    st.fixed_dictionaries({}, optional={SMALL: BOUNDS, ("3g",): BOUNDS}),
+)
+def test_the_score_with_the_weights_of_the_paper_chooses_as_its_listing(count, size, known):
+    assert wanted_layout(count, size, MEMORY, known) == listing(count, size, MEMORY, known)
 
 
 @pytest.mark.parametrize(
