@@ -208,7 +208,8 @@ class ControllerAgent:
                 self._page, settings, available_bytes() if settings.memory_floor_mb else math.inf
             )
             identities = {slot: seen.identity for slot, seen in self._seen.items()}
-            self._padding.do_work(identities, settings, now_ns)
+            profiles = {slot: seen.profile for slot, seen in self._seen.items()}
+            self._padding.do_work(identities, settings, now_ns, profiles)
             self._complaints.pop(_PADDING, None)
         except Exception as error:  # serving goes on with what there is
             self._complain(_PADDING, error)
@@ -219,7 +220,7 @@ class ControllerAgent:
         known = self._known.get(slot)
         if known is None or known.sequence != sequence or self._cycles >= known.look_again:
             identity = self._page.read_identity(slot)
-            profile = self._profiles.of(identity.archive) if identity.auto else None
+            profile = self._profiles.of(identity.archive)
             again = self._cycles + _CYCLES_BETWEEN_LOOKS
             known = self._known[slot] = Known(sequence, identity, profile, again)
         identity = known.identity

@@ -35,9 +35,9 @@ class Observed:
     change: SlotChange
     profile: Profile | None
     has_lists: bool = False
+    """Whether the settings say something by worker group."""
     arrivals: int = 0
     """Requests offered so far."""
-    """Whether the settings say something by worker group."""
 
     @property
     def name(self) -> str:

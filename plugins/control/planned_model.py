@@ -116,8 +116,7 @@ class PlannedModel:
 
     def fbr(self, cores: int) -> float:
         """Share of the host's memory bandwidth that it wants on so many cores; 0: not known."""
-        known = self.profile.fbr if self.profile else {}
-        return known.get(cores, 0.0)
+        return (self.profile and self.profile.bandwidth(cores)) or 0.0
 
     def bytes_of(self, instances: int) -> float:
         """Memory of so many instances with the batch that the load asks for."""

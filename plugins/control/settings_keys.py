@@ -16,7 +16,7 @@ from shunter.allocator.planning.allowed import number_in_words
 from shunter.allocator.planning.estimator import ALPHA, WINDOW
 from shunter.batching.forming.threshold import DEFAULT_ALPHA, DEFAULT_CAP
 from shunter.batching.page.layout import CLASSES, GROUP_COUNT, Claims, Order
-from shunter.batching.preemption.padding import SLOW_DOWN
+from shunter.batching.preemption.evidence import SLOW_DOWN
 
 MAX_WAIT_MS = 3_600_000
 Entry = TypeVar("Entry")
