@@ -16,7 +16,7 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.batching.page.control_page import ControlPage, UnstableError
 from shunter.batching.page.processes import parent_of
 from shunter.batching.page.records import Commands, SlotIdentity
-from shunter.plugins.control.fixed_policy import fixed_commands, with_configuration
+from shunter.plugins.control.fixed_policy import fixed_commands, with_configuration, with_shares
 from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.padding_control import PaddingControl, write_header
 from shunter.plugins.control.placement import Placement
@@ -138,19 +138,23 @@ class ControllerAgent:
         sequence = self._page.identity_sequence(slot)
         ours = last is not None and self._page.command_sequence(slot) == last.command_sequence
         configuration = self._reconfiguration.wanted(slot)
-        unchanged = last is not None and last.configuration is configuration
+        shares = self._reconfiguration.shares(slot)
+        unchanged = (
+            last is not None and last.configuration is configuration and last.shares == shares
+        )
         if unchanged and ours and last.settled and last.identity_sequence == sequence:
             return False
         identity = self._page.read_identity(slot)
         if not identity.live or (last is None and self._has_better_numbers(slot)):
             return False
-        wanted = with_configuration(self._fixed_commands(slot, identity), configuration)
+        fixed = with_shares(self._fixed_commands(slot, identity), shares)
+        wanted = with_configuration(fixed, configuration)
         if last is not None and ours and last.matches(identity, wanted):
             last.identity_sequence, last.settled = sequence, True
-            last.configuration = configuration
+            last.configuration, last.shares = configuration, shares
             return False
         stored = self._page.write_commands(slot, *wanted)
-        self._written[slot] = Written(identity, wanted, sequence, stored, configuration)
+        self._written[slot] = Written(identity, wanted, sequence, stored, configuration, shares)
         LOGGER.info(
             "slot %d: commands for %s %s, generation %d",
             slot,

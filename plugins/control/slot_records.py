@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shunter.allocator.planning.profile import Profile
 from shunter.batching.page.records import Commands, SlotIdentity
-from shunter.plugins.control.observed import Wanted
+from shunter.plugins.control.observed import GroupShare, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Written:
     identity_sequence: int
     command_sequence: int
     configuration: Wanted | None = None
+    shares: tuple[GroupShare, ...] = ()
     settled: bool = True
     """False when the settings were read again since."""
 
