@@ -37,14 +37,25 @@ a thousandth of the strict requests. What is less than that is noise of the rate
 
 @dataclass(frozen=True)
 class OnCores:
-    """What a model does on so many cores, at its best."""
+    """What a model does on so many cores, at its best.
+
+    It must not depend on where the model is now, as the requests that wait for it do: else a place
+    is left because of what it is like there, taken again because of what it is like elsewhere, and
+    so on.
+    """
 
     latency_ms: float
-    """Of a batch as the load asks for."""
+    """Of a request that is alone."""
     rate: float
     """Requests per second with batches as large as its SLO allows."""
     fbr: float = 0.0
     """Share of the host's memory bandwidth that it wants while it runs there."""
+    full_ms: float = 0.0
+    """Of such a batch; 0: as of one request."""
+
+    def expected_ms(self, rho: float) -> float:
+        """Of a batch while this share of the time is taken: the more, the larger they get."""
+        return self.latency_ms + min(1.0, rho) * max(0.0, self.full_ms - self.latency_ms)
 
 
 @dataclass(frozen=True)
@@ -241,18 +252,18 @@ def _occupy(load: Load, chosen: Sequence[_Set]) -> None:
 
 
 def _expected(load: Load, sets: Sequence[_Set]) -> tuple[float, float]:
-    """Latency of a batch, and the share of time that is taken, of a model on these sets.
+    """Latency of its batches, and the share of time that is taken, of a model on these sets.
 
     Requests go to the sets by what each can do; the slowest set is what is told.
     """
     rate = sum(load.by_cores[each.cores].rate for each in sets)
-    mine = load.rate / rate
+    others = max(each.busy - each.strict.get(load.model, 0.0) for each in sets)
+    rho = load.rate / rate + others
     latency = max(
-        load.by_cores[each.cores].latency_ms * (1 + GIVES_WAY * each.for_best_effort)
+        load.by_cores[each.cores].expected_ms(rho) * (1 + GIVES_WAY * each.for_best_effort)
         for each in sets
     )
-    others = max(each.busy - each.strict.get(load.model, 0.0) for each in sets)
-    return latency, mine + others
+    return latency, rho
 
 
 def _missed(latency_ms: float, rho: float, slo_ms: float) -> float:

@@ -28,6 +28,10 @@ SMALL: tuple[Kinds, ...] = (("1g", "2g"), ("3g",))
 LARGE = "4g"
 FALLBACK: Kinds = ("4g", "3g")
 WAIT_LIMIT = 3
+MOST_BACKOFF = 3
+"""After n changes that came soon the next is waited for 2**n times as long, at most for this n."""
+CALM = 4
+"""Times the wait: after that a change does not come soon any more."""
 MOST_AT_ONCE = 0.3
 """Share of the GPUs that may be changed at the same time."""
 PAPER = Weights(missed=1.0, unserved=1e6, starved=0.0, eta=0.0, moved=0.0)
@@ -64,6 +68,31 @@ class Waiting:
     count: int = 0
     wanted: object = None
     """What it should have had each time; None where any other layout counts."""
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How many changes in a row came soon after the one before: the next is waited for longer.
+
+    Then the load comes and goes, or is about where several layouts are as good.
+    """
+
+    count: int = 0
+    stayed: int = 0
+    """Looks since the last change."""
+
+    def limit(self, wait: int) -> int:
+        """How often in a row another layout has to have been wanted before."""
+        return wait * 2**self.count
+
+    def looked(self) -> Backoff:
+        """One look later."""
+        return replace(self, stayed=self.stayed + 1)
+
+    def changed(self, wait: int) -> Backoff:
+        """After a change; one layout that stayed for long is forgiven one that did not."""
+        soon = self.stayed < CALM * (self.limit(wait) + 1)
+        return Backoff(min(MOST_BACKOFF, max(0, self.count + (1 if soon else -1))))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.devices.slices import ComputeSlice, core_sets
 from shunter.allocator.placement.core_split import Load, decide, splits
-from shunter.allocator.placement.reconfigurator import Ewma, Waiting, is_time
+from shunter.allocator.placement.reconfigurator import Backoff, Ewma, Waiting, is_time
 from shunter.allocator.placement.scoring import Outlook, Weights
 from shunter.allocator.placement.seats import Seat, Seats, aligned
 from shunter.allocator.planning.configuration import Configuration
@@ -43,7 +43,7 @@ class Placement:
         """By slot and model: a slot may get another one."""
         self._arrivals: dict[tuple[int, str], int] = {}
         self._looked_ns: int | None = None
-        self._waiting = Waiting()
+        self._waiting, self._backoff = Waiting(), Backoff()
         self._speeds: dict[str, dict[int, float]] = {}
         """Of each model, requests per second by cores, when the split was taken."""
         self._shares: dict[int, tuple[object, tuple[GroupShare, ...]]] = {}
@@ -128,11 +128,14 @@ class Placement:
         now = self.seats or (_everybody(loads, topology.cores),)
         found = decide(possible, loads, Weights(), now, self._waiting.wanted or ())
         wanted = () if len(found.seats) == 1 else found.seats
+        self._backoff = self._backoff.looked()
         if {load.model for load in loads} != {name for each in now for name in each.names}:
             self._take(wanted, topology, found.outlook, loads)
         elif wanted != self.seats:
-            self._waiting, change = is_time(self._waiting, self.settings.wait, found.seats)
+            limit = self._backoff.limit(self.settings.wait)
+            self._waiting, change = is_time(self._waiting, limit, found.seats)
             if change:
+                self._backoff = self._backoff.changed(self.settings.wait)
                 self._take(wanted, topology, found.outlook, loads)
         else:
             self._waiting = Waiting()

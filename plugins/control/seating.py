@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,14 +55,13 @@ def load_of(
 
 
 def _on_cores(model: PlannedModel, cores: int, slo_ms: float, budget: float) -> OnCores:
-    choice = model.best((cores,), budget)
-    rate = choice.rate
-    try:
+    alone = model.best((cores,), budget, batch=1)
+    full = alone
+    with contextlib.suppress(NoConfiguration):  # not even one request is that fast
         memory = replace(model.memory, budget=budget)
-        rate = max(rate, maximise_rate(model.table, [cores], slo_ms * HEADROOM, memory).rate)
-    except NoConfiguration:
-        pass  # not even one request is that fast
-    return OnCores(choice.latency_ms, rate, model.fbr(cores))
+        full = maximise_rate(model.table, [cores], slo_ms * HEADROOM, memory)
+    full = max(alone, full, key=lambda each: each.rate)
+    return OnCores(alone.latency_ms, full.rate, model.fbr(cores), full.latency_ms)
 
 
 def seat(

@@ -133,6 +133,15 @@ def test_models_that_crowd_the_memory_are_kept_apart_in_time():
     assert len(chosen(*rough).seats) == 1
 
 
+@given(st.floats(1, 50), st.floats(1, 50), st.floats(0, 2), st.floats(0, 2))
+def test_batches_get_longer_with_the_load_and_never_by_leaps(one, full, rho, more):
+    on = OnCores(one, 100.0, full_ms=full)
+    assert on.expected_ms(0) == one
+    assert on.expected_ms(1) == pytest.approx(max(one, full))
+    step = on.expected_ms(rho + more) - on.expected_ms(rho)
+    assert -1e-9 <= step <= more * 50 + 1e-9
+
+
 def test_without_one_of_the_classes_the_other_has_everything():
     assert chosen(load("b", 10)).seats[0].best_effort == ("b",)
     assert chosen(load("s", 10, True, slo=50)).seats[0].strict == ("s",)

@@ -11,6 +11,7 @@ from shunter.allocator.devices.simulated.tables import MODELS
 from shunter.allocator.placement.reconfigurator import (
     FALLBACK,
     LARGE,
+    Backoff,
     Decision,
     Ewma,
     Thresholds,
@@ -105,6 +106,21 @@ def test_a_gpu_is_changed_when_another_layout_was_wanted_often_in_a_row():
 def test_one_good_interval_begins_the_count_anew():
     wanted = ("4g", "1g", "2g")
     assert decide(("2g", "4g", "1g"), wanted, Waiting(2)) == Decision(wanted, False, Waiting())
+
+
+def test_a_change_that_comes_soon_after_another_is_waited_for_longer_each_time():
+    backoff, limits = Backoff(), []
+    for looks in (4, 4, 4, 99, 99, 99, 100, 16):
+        limits.append(backoff.limit(3))
+        for _ in range(looks):
+            backoff = backoff.looked()
+        backoff = backoff.changed(3)
+    # One layout that stayed for four times as long as is waited for is forgiven one that did not.
+    assert limits == [3, 6, 12, 24, 24, 24, 24, 12]
+    assert backoff.limit(3) == 24
+    for _ in range(4):
+        backoff = Backoff(backoff.count, stayed=1000).changed(3)
+    assert backoff.limit(3) == 3
 
 
 @given(st.integers(1, 200), st.integers(0, 200))

@@ -1,6 +1,9 @@
 """Which models are placed on which cores when: numbers in, wanted configurations out."""
 
 import dataclasses
+import itertools
+import math
+import random
 
 import pytest
 
@@ -101,16 +104,19 @@ class World:
         for name, rate in rates.items():
             self.slots[{"strict": STRICT, "best_effort": BEST_EFFORT}[name]]["rate"] = rate
         for _ in range(2 * seconds):
-            self.now += SECOND // 2
-            for state in self.slots.values():
-                state["arrivals"] += state["rate"] // 2
-            self.policy.observe(
-                {slot: self.observed(state) for slot, state in self.slots.items()},
-                dict.fromkeys(self.slots, 0),
-                self.now,
-            )
-            for slot, state in self.slots.items():
-                self.obey(self.policy.wanted(slot), state)
+            self.half_second()
+
+    def half_second(self):
+        self.now += SECOND // 2
+        for state in self.slots.values():
+            state["arrivals"] += state["rate"] // 2
+        self.policy.observe(
+            {slot: self.observed(state) for slot, state in self.slots.items()},
+            dict.fromkeys(self.slots, 0),
+            self.now,
+        )
+        for slot, state in self.slots.items():
+            self.obey(self.policy.wanted(slot), state)
 
     @staticmethod
     def observed(state):
@@ -361,3 +367,119 @@ def test_a_model_that_follows_another_on_its_slot_has_a_rate_of_its_own(world, m
     state["identity"] = dataclasses.replace(state["identity"], model_name="other")
     world.run(4, best_effort=0)
     assert {each["other/1"] for each in rates if "other/1" in each} == {0}
+
+
+class Story(World):
+    """A server whose workers take time to load, now and then in vain, under arrivals by chance."""
+
+    def __init__(self, seed, failures):
+        super().__init__(slo_ms=50)
+        self.policy.settings = ConfigurationSettings(timeout_s=2)
+        self.slots[STRICT]["profile"] = profile(FAST)
+        self.add(2)
+        self.lot, self.failures = random.Random(seed), failures
+        self.loading = {}
+        self.taken = []
+        """When, and the split that was taken."""
+
+    def run(self, seconds, **rates):
+        for _ in range(2 * seconds):
+            before = self.placement.seats
+            for slot, rate in zip(self.slots, rates.values(), strict=True):
+                # As for many independent clients: the square root is the spread of their number.
+                some = self.lot.gauss(rate / 2, math.sqrt(rate / 2))
+                self.slots[slot]["rate"] = 2 * max(0, round(some))
+                self.slots[slot]["depth"] = self.lot.randint(0, 3)
+            self.half_second()
+            if self.placement.seats != before:
+                self.taken.append((self.now, self.placement.seats))
+            self.check()
+
+    def obey(self, wanted, state):
+        change = state["change"]
+        if wanted and wanted.request != change.change_request:
+            state["change"] = SlotChange(wanted.request, ChangeState.UNDER_WAY)
+            self.loading[wanted.request, id(state)] = self.lot.randint(1, 6)
+        elif wanted and change.change_state == ChangeState.UNDER_WAY:
+            key = wanted.request, id(state)
+            self.loading[key] -= 1
+            if not self.loading[key]:
+                if self.lot.random() < self.failures:
+                    state["change"] = SlotChange(wanted.request, ChangeState.UNDONE)
+                else:
+                    state["change"] = SlotChange()  # as one that is not there yet
+                    super().obey(wanted, state)
+
+    def check(self):
+        """One model changes at a time, and every class of every model has somebody to take it."""
+        under_way = [
+            slot
+            for slot, state in self.slots.items()
+            if state["change"].change_state == ChangeState.UNDER_WAY
+        ]
+        assert len(under_way) <= 1
+        for slot, state in self.slots.items():
+            assert state["groups"]
+            shares = self.policy.shares(slot)
+            assert len(shares) in (0, len(state["groups"]))
+            assert all(weight >= 1 for share in shares for weight in share.weight_milli)
+            wanted = self.policy.wanted(slot)
+            assert wanted is None or wanted.groups
+
+    def where(self):
+        return {slot: set(self.places(slot)) for slot in self.slots}
+
+
+LIGHT, HEAVY = (
+    {"strict": 30, "best_effort": 300, "other": 200},
+    {"strict": 180, "best_effort": 300, "other": 200},
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("failures", [0.0, 0.3])
+def test_a_shift_of_load_changes_the_split_which_then_settles(seed, failures):
+    story = Story(seed, failures)
+    found = []
+    for load in (LIGHT, HEAVY, LIGHT):
+        story.taken.clear()
+        shifted = story.now
+        story.run(120, **load)
+        found.append((story.placement.seats, story.where()))
+        # Soon after the shift, and then no more.
+        assert len(story.taken) == 1
+        assert story.taken[0][0] - shifted <= 40 * SECOND
+    (light, at_light), (heavy, at_heavy), (again, _) = found
+    assert len(light) == 2
+    assert heavy == ()
+    assert len(again) == 2
+    assert all(place != {0} for place in at_light.values())
+    assert all(place == {0} for place in at_heavy.values())
+
+
+def test_requests_that_wait_on_a_smaller_set_are_no_reason_to_leave_it():
+    """They wait because it is smaller; where there is more room they are fewer, and so on."""
+    world = World(slo_ms=50)
+    world.slots[STRICT]["profile"] = profile(FAST)
+    changes = []
+    for _ in range(60):
+        before = world.placement.seats
+        world.slots[STRICT]["depth"] = 8 if before else 1
+        world.run(1, strict=30, best_effort=1000)
+        changes.append(world.placement.seats != before)
+    assert sum(changes) == 1
+    assert len(world.placement.seats) == 2
+
+
+def test_a_load_that_is_about_where_two_splits_are_as_good_changes_less_and_less(
+    world, monkeypatch
+):
+    splits = itertools.cycle([SHARED] * 4 + [()] * 4)
+    everybody = (Seat(2, ("m0/1",), ("m1/1",)),)
+    monkeypatch.setattr(module, "decide", lambda *_: Decision(next(splits) or everybody, Outlook()))
+    changes = []
+    for _ in range(100):
+        before = world.placement.seats
+        world.run(1, strict=10, best_effort=1000)
+        changes.append(world.placement.seats != before)
+    assert 1 <= sum(changes) <= 2, "as often as it was wanted it would be 25"
