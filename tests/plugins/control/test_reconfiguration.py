@@ -356,12 +356,16 @@ def test_a_target_waits_until_its_memory_is_free_again():
 # ---- the batch of all instances, and that of each
 
 
-SIXTEEN = {(t, b): 1 + b * (0.1 + 0.9 / t) for t in (1, 2, 4, 8, 16) for b in (1, 2, 4, 8)}
+SIXTEEN = {
+    (t, b): 1 + b * (0.1 + 0.9 / t) for t in (1, 2, 4, 8, 16) for b in (1, 2, 4, 8)
+}
 
 
 def sixteen(batch=8):
     found = profile({key: ms for key, ms in SIXTEEN.items() if key[1] <= batch})
-    return dataclasses.replace(found, provenance=dataclasses.replace(found.provenance, cores=16))
+    return dataclasses.replace(
+        found, provenance=dataclasses.replace(found.provenance, cores=16)
+    )
 
 
 def test_the_registered_batch_size_bounds_each_instance_and_not_their_sum():

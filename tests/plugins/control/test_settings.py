@@ -469,7 +469,6 @@ def test_of_a_secret_only_its_digest_is_kept(tmp_path):
     assert key_digest(classes) == hashlib.sha256(b"sesame").digest()
     assert not any(key_digest(parse({}).classes))
 
-
 def test_a_class_that_its_only_groups_shall_not_take_is_an_error(write):
     text = "[models.resnet.weights]\nstrict = [0, 1]\n"
     identity = SlotIdentity(slot_state=1, group_count=2, model_name="resnet")
