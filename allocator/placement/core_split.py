@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from shunter.allocator.placement.core_load import Load
 from shunter.allocator.placement.scoring import ENOUGH, Outlook, Weights, choose
 from shunter.allocator.placement.seats import Seat, Seats, aligned, moved
 from shunter.allocator.placement.slowdown import contention
@@ -33,46 +34,6 @@ STEPS = 8
 MARGIN = 0.01
 """By how much another split has to cost less than the present one: a hundredth of best effort, or
 a thousandth of the strict requests. What is less than that is noise of the rates."""
-
-
-@dataclass(frozen=True)
-class OnCores:
-    """What a model does on so many cores, at its best.
-
-    It must not depend on where the model is now, as the requests that wait for it do: else a place
-    is left because of what it is like there, taken again because of what it is like elsewhere, and
-    so on.
-    """
-
-    latency_ms: float
-    """Of a request that is alone."""
-    rate: float
-    """Requests per second with batches as large as its SLO allows."""
-    fbr: float = 0.0
-    """Share of the host's memory bandwidth that it wants while it runs there."""
-    full_ms: float = 0.0
-    """Of such a batch; 0: as of one request."""
-
-    def expected_ms(self, rho: float) -> float:
-        """Of a batch while this share of the time is taken: the more, the larger they get."""
-        return self.latency_ms + min(1.0, rho) * max(0.0, self.full_ms - self.latency_ms)
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is expected of a model."""
-
-    model: str
-    is_strict: bool
-    rate: float
-    """Requests per second."""
-    by_cores: Mapping[int, OnCores]
-    """For every number of cores that a set may have, and for all of them."""
-    slo_ms: float = math.inf
-
-    def share(self, cores: int) -> float:
-        """Of the time of so many cores that it needs."""
-        return self.rate / self.by_cores[cores].rate
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.devices.slices import ComputeSlice, core_sets
-from shunter.allocator.placement.core_split import Load, decide, splits
+from shunter.allocator.placement.core_load import Load
+from shunter.allocator.placement.core_split import decide, splits
 from shunter.allocator.placement.reconfigurator import Backoff, Ewma, Waiting, is_time
 from shunter.allocator.placement.scoring import Outlook, Weights
 from shunter.allocator.placement.seats import Seat, Seats, aligned

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.devices.slices import ComputeSlice, core_set
-from shunter.allocator.placement.core_split import Load, OnCores
+from shunter.allocator.placement.core_load import Load, OnCores
 from shunter.allocator.placement.seats import Seat, Seats
 from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.optimizer import Choice, NoConfiguration, maximise_rate

@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.allocator.placement.core_split import (
-    Load,
-    OnCores,
-    decide,
-)
+from shunter.allocator.placement.core_load import Load, OnCores
+from shunter.allocator.placement.core_split import decide
 from shunter.allocator.placement.scoring import Weights
 from shunter.allocator.placement.seats import Seat, moved
 
