@@ -170,9 +170,6 @@ class Bed:
         query["synchronous"] = "true"
         models = f"{self.side.server.management}/models"
         answer = httpx.post(models, params=query, timeout=180)
-        for _ in range(2):  # on a busy host best effort is long in starting
-            if answer.status_code != 200:
-                answer = httpx.post(models, params=query, timeout=180)
         if answer.status_code != 200:
             raise RuntimeError(f"{model}: {answer.status_code} {answer.text[:300]}")
 

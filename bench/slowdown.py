@@ -5,7 +5,8 @@ of a model and pairs are run to learn how much of the slice each wants (FBR, PRO
 then triples that no fit has seen are run, and what was measured is held against
 
 model       max(sum of FBR, 1)
-padding     what the rules of padding know: shares of processor time, max(their sum, 1)
+padding     REEF's occupancy rule: shares of processor time, max(their sum, 1); all that padding
+            goes by where there is no profile
 no_model    nobody slows anybody down
 
 Each error is a share of the slowdown that was measured; every model of a triple is timed. The time

@@ -102,10 +102,11 @@ def core_sets(
             return core_sets(topology, widths, memory_bytes) if current else None
         placed.append(cpus)
     placed.sort(key=lambda cpus: (-len(cpus), cpus))
-    return tuple(_core_set(topology, cpus, memory_bytes) for cpus in placed)
+    return tuple(core_set(topology, cpus, memory_bytes) for cpus in placed)
 
 
-def _core_set(topology: Topology, cpus: tuple[int, ...], memory_bytes: int) -> ComputeSlice:
+def core_set(topology: Topology, cpus: tuple[int, ...], memory_bytes: int) -> ComputeSlice:
+    """These CPUs of the host as a slice."""
     physical = len({each.physical for each in topology.cpus if each.id in cpus})
     whole = len({each.physical for each in topology.cpus})
     return ComputeSlice(

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from shunter.allocator.placement.scoring import Outlook, Weights
+from shunter.allocator.placement.core_load import Load
+from shunter.allocator.placement.scoring import ENOUGH, Outlook, Weights, choose
 from shunter.allocator.placement.seats import Seat, Seats, aligned, moved
 from shunter.allocator.placement.slowdown import contention
 
@@ -33,36 +34,6 @@ STEPS = 8
 MARGIN = 0.01
 """By how much another split has to cost less than the present one: a hundredth of best effort, or
 a thousandth of the strict requests. What is less than that is noise of the rates."""
-ENOUGH = 1e-9
-
-
-@dataclass(frozen=True)
-class OnCores:
-    """What a model does on so many cores, at its best."""
-
-    latency_ms: float
-    """Of a batch as the load asks for."""
-    rate: float
-    """Requests per second with batches as large as its SLO allows."""
-    fbr: float = 0.0
-    """Share of the host's memory bandwidth that it wants while it runs there."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is expected of a model."""
-
-    model: str
-    is_strict: bool
-    rate: float
-    """Requests per second."""
-    by_cores: Mapping[int, OnCores]
-    """For every number of cores that a set may have, and for all of them."""
-    slo_ms: float = math.inf
-
-    def share(self, cores: int) -> float:
-        """Of the time of so many cores that it needs."""
-        return self.rate / self.by_cores[cores].rate
 
 
 @dataclass(frozen=True)
@@ -88,6 +59,11 @@ class _Set:
     """Share of its time that best effort does not take yet."""
     only: Seat | None = None
     """Who runs there, where that is given."""
+
+    @classmethod
+    def of(cls, seat: Seat) -> _Set:
+        """Just for those who are there."""
+        return cls(seat.cores, bool(seat.strict), bool(seat.best_effort), only=seat)
 
     @property
     def busy(self) -> float:
@@ -133,25 +109,26 @@ def decide(
     ``current``: rates are never exact, and whoever moves has to start anew.
     """
     splits = [tuple(split) for split in splits]
-    found: Decision | None = None
-    for split in splits:
-        for roles in _roles(split, loads):
-            sets = [_Set(cores, *role) for cores, role in zip(split, roles, strict=True)]
-            seats, outlook = _placed(sets, loads, sum(split))
-            seats = aligned(seats, current)
-            outlook = replace(outlook, moved=moved(current, seats))
-            if found is None or weights.cost(outlook) < weights.cost(found.outlook) - ENOUGH:
-                found = Decision(seats, outlook)
-    if found is None:
+    if not splits:
         raise ValueError("no split of the cores was given")
-    for kept in (awaited, current):
-        if _is_possible(kept, splits, loads):
-            sets = [_Set(x.cores, bool(x.strict), bool(x.best_effort), only=x) for x in kept]
-            _, outlook = _placed(sets, loads, sum(splits[0]))
-            outlook = replace(outlook, moved=moved(current, kept))
-            if weights.cost(outlook) <= weights.cost(found.outlook) + MARGIN:
-                found = Decision(kept, outlook)
-    return found
+
+    def priced(sets: Sequence[_Set], whole: int, there: Seats = ()) -> tuple[Decision, float]:
+        seats, outlook = _placed(sets, loads, whole)
+        seats = there or aligned(seats, current)
+        outlook = replace(outlook, moved=moved(current, seats))
+        return Decision(seats, outlook), weights.cost(outlook)
+
+    candidates = (
+        priced([_Set(cores, *role) for cores, role in zip(split, roles, strict=True)], sum(split))
+        for split in splits
+        for roles in _roles(split, loads)
+    )
+    kept = (
+        priced([_Set.of(seat) for seat in seats], sum(splits[0]), seats)
+        for seats in (awaited, current)
+        if _is_possible(seats, splits, loads)
+    )
+    return choose(candidates, kept, MARGIN)
 
 
 def _is_possible(seats: Seats, splits: Sequence[Sequence[int]], loads: Sequence[Load]) -> bool:
@@ -195,7 +172,8 @@ def _placed(sets: Sequence[_Set], loads: Sequence[Load], whole: int) -> tuple[Se
         late += weight * _missed(latency, rho * pressure, load.slo_ms)
         eta += weight * latency / load.by_cores[whole].latency_ms
         total += weight
-    outlook = Outlook(late / total, unserved, eta / total) if total else Outlook(0.0, unserved)
+    total = total or 1.0
+    outlook = Outlook(missed=late / total, unserved=unserved, eta=eta / total)
     seats = (
         Seat(each.cores, tuple(sorted(each.strict)), tuple(sorted(each.best_effort)))
         for each in sets
@@ -235,18 +213,18 @@ def _occupy(load: Load, chosen: Sequence[_Set]) -> None:
 
 
 def _expected(load: Load, sets: Sequence[_Set]) -> tuple[float, float]:
-    """Latency of a batch, and the share of time that is taken, of a model on these sets.
+    """Latency of its batches, and the share of time that is taken, of a model on these sets.
 
     Requests go to the sets by what each can do; the slowest set is what is told.
     """
     rate = sum(load.by_cores[each.cores].rate for each in sets)
-    mine = load.rate / rate
+    others = max(each.busy - each.strict.get(load.model, 0.0) for each in sets)
+    rho = load.rate / rate + others
     latency = max(
-        load.by_cores[each.cores].latency_ms * (1 + GIVES_WAY * each.for_best_effort)
+        load.by_cores[each.cores].expected_ms(rho) * (1 + GIVES_WAY * each.for_best_effort)
         for each in sets
     )
-    others = max(each.busy - each.strict.get(load.model, 0.0) for each in sets)
-    return latency, mine + others
+    return latency, rho
 
 
 def _missed(latency_ms: float, rho: float, slo_ms: float) -> float:

@@ -1,9 +1,12 @@
 """Which layout a GPU should have for the best effort that is to come (PROTEAN, algorithm 2). Pure.
 
 Best effort gets the small slices that its memory needs, strict work the rest. Too little or too
-much of it is best served by (4g, 3g). A GPU is changed when it did not have the layout that it
-should have several times in a row, whichever that was, as in the paper's listing; and never more
-than a part of all GPUs at once: each is away for a while.
+much of it is best served by (4g, 3g). That is the score of all layouts in a special case: these two
+alone, of best effort nothing but its memory, and a change that costs nothing.
+
+A GPU is changed when it did not have the layout that it should have several times in a row,
+whichever that was, as in the paper's listing; and never more than a part of all GPUs at once: each
+is away for a while.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from shunter.allocator.placement.scoring import Outlook, Weights, choose
 from shunter.allocator.placement.slowdown import SlowdownModel
 
 Kinds: TypeAlias = tuple[str, ...]
@@ -24,8 +28,15 @@ SMALL: tuple[Kinds, ...] = (("1g", "2g"), ("3g",))
 LARGE = "4g"
 FALLBACK: Kinds = ("4g", "3g")
 WAIT_LIMIT = 3
+MOST_BACKOFF = 3
+"""After n changes that came soon the next is waited for 2**n times as long, at most for this n."""
+CALM = 4
+"""Times the wait: after that a change does not come soon any more."""
 MOST_AT_ONCE = 0.3
 """Share of the GPUs that may be changed at the same time."""
+PAPER = Weights(missed=1.0, unserved=1e6, starved=0.0, eta=0.0, moved=0.0)
+"""What counts for algorithm 2: that best effort fits, then that there is neither too little nor too
+much of it. Of layouts that are alike in that it takes the one with the smaller slices."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,31 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Backoff:
+    """How many changes in a row came soon after the one before: the next is waited for longer.
+
+    Then the load comes and goes, or is about where several layouts are as good.
+    """
+
+    count: int = 0
+    stayed: int = 0
+    """Looks since the last change."""
+
+    def limit(self, wait: int) -> int:
+        """How often in a row another layout has to have been wanted before."""
+        return wait * 2**self.count
+
+    def looked(self) -> Backoff:
+        """One look later."""
+        return replace(self, stayed=self.stayed + 1)
+
+    def changed(self, wait: int) -> Backoff:
+        """After a change; one layout that stayed for long is forgiven one that did not."""
+        soon = self.stayed < CALM * (self.limit(wait) + 1)
+        return Backoff(min(MOST_BACKOFF, max(0, self.count + (1 if soon else -1))))
+
+
+@dataclass(frozen=True)
 class Decision:
     """What should be done with one GPU."""
 
@@ -68,25 +104,33 @@ class Decision:
     waiting: Waiting
 
 
-def small_slices(needed_bytes: float, memory: Mapping[str, int]) -> Kinds | None:
-    """The set with the least memory that holds so much; ``memory``: of each kind of slice."""
-    for kinds in SMALL:
-        if sum(memory[kind] for kind in kinds) >= needed_bytes:
-            return kinds
-    return None
+def outlook(
+    small: Kinds,
+    expected: float,
+    batch_bytes: int,
+    memory: Mapping[str, int],
+    known: Mapping[Kinds, Thresholds],
+) -> Outlook:
+    """Of so many best-effort batches of so much memory each on these slices beside a 4g.
+
+    Outside of its thresholds strict work is expected to be too slow on a layout, but the last
+    resort has none. ``memory``: of each kind of slice; ``known``: thresholds by set.
+    """
+    needed = expected * batch_bytes
+    over = max(0.0, needed - sum(memory[kind] for kind in small))
+    bounds = known.get(small, Thresholds()) if (LARGE, *small) != FALLBACK else Thresholds()
+    fits = bounds.low <= expected <= bounds.high
+    return Outlook(missed=float(not fits), unserved=over / needed if over else 0.0)
 
 
 def wanted_layout(
     expected: float, batch_bytes: int, memory: Mapping[str, int], known: Mapping[Kinds, Thresholds]
 ) -> Kinds:
-    """For so many best-effort batches of so much memory each; ``known``: thresholds by set."""
-    small = small_slices(expected * batch_bytes, memory)
-    if small is None:
-        return FALLBACK
-    bounds = known.get(small, Thresholds())
-    if not bounds.low <= expected <= bounds.high:
-        return FALLBACK
-    return (LARGE, *small)
+    """The layout for such best effort, as :func:`outlook` has it."""
+    return choose(
+        ((LARGE, *small), PAPER.cost(outlook(small, expected, batch_bytes, memory, known)))
+        for small in SMALL
+    )
 
 
 def decide(current: Sequence[str], wanted: Kinds, waiting: Waiting) -> Decision:

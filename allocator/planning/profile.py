@@ -146,6 +146,11 @@ class Profile:
     fbr: SkipValidation[Mapping[int, float]] = field(default_factory=dict)
     """By cores of a set, the share of the host's memory bandwidth that it wants there."""
 
+    def bandwidth(self, cores: int) -> float | None:
+        """FBR on so many cores, else on the next more that were measured; None: nobody knows."""
+        wider = [each for each in self.fbr if each >= cores]
+        return self.fbr[min(wider)] if wider else None
+
     @property
     def doubt(self) -> str:
         """Why its latencies are not to be acted on, in words; empty when they may be."""

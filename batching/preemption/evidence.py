@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from shunter.batching.preemption.padding import SLOW_DOWN
-
+SLOW_DOWN = 0.02
+"""Share by which strict work may be slower beside best effort."""
 LEAST_BLOCKS = 8
 """Nothing is concluded from fewer: 512 strict batches."""
 MOST_BLOCKS = 256

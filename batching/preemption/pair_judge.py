@@ -1,7 +1,8 @@
 """Which best-effort work stays beside which strict work, by measurement while serving.
 
-REEF has no such check: its profiles know nothing of caches and memory channels. Pure: what was
-served and the time in, decisions out.
+How a pair begins is expected from profiles, by the slowdown model (``allocator/placement``), which
+knows nothing of caches and only what was measured of memory; REEF has no check after that. Pure:
+what was served and the time in, decisions out.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shunter.batching.preemption.evidence import LEAST_BLOCKS, Evidence, Window
-from shunter.batching.preemption.padding import SLOW_DOWN
+from shunter.batching.preemption.evidence import LEAST_BLOCKS, SLOW_DOWN, Evidence, Window
 
 Pair = tuple[int, int]
 """Strict slot, best-effort slot."""

@@ -13,15 +13,7 @@ from protean.workloads import Workload, World
 from shunter.allocator.placement.autoscaling import KeepAlive
 from shunter.allocator.placement.distribution import Batch
 from shunter.allocator.placement.forecast import History, Likely, Needs, expected
-from shunter.allocator.placement.geometry_score import (
-    Demand,
-    Layout,
-    Weights,
-    best,
-    change_cost,
-    cost,
-    predict,
-)
+from shunter.allocator.placement.geometry_score import Layout, Limit, moved, predict, weights
 from shunter.allocator.placement.reconfigurator import (
     FALLBACK,
     SMALL,
@@ -31,6 +23,7 @@ from shunter.allocator.placement.reconfigurator import (
     thresholds,
     wanted_layout,
 )
+from shunter.allocator.placement.scoring import Outlook, choose
 
 LASTS_S, REMAINS_S = 10.0, 60.0
 """For how long the load of this moment, and the mix of all that comes, are reckoned with."""
@@ -108,17 +101,14 @@ class Ours:
         self,
         world: World,
         possible: Iterable[Needs] = (),
-        weights: Weights | None = None,
         likely: Likely | None = None,
     ) -> None:
         """``possible``: what may come by the models that are registered and the mean load."""
         self._world = world
-        self._weights = weights or Weights(
-            limit=world.limit * (1 + 1.645 * world.scatter),
-            spread=1.645 * world.scatter,
-            change_s=world.change_s,
-            horizon_s=LASTS_S + REMAINS_S,
-        )
+        self._limit = Limit(world.limit * (1 + 1.645 * world.scatter), 1.645 * world.scatter)
+        self._weights = weights(self._limit, world.change_s, LASTS_S + REMAINS_S)
+        # A layout of fewer slices rather than another one that is as good.
+        self._candidates = sorted(world.candidates, key=lambda each: (len(each), each))
         self._likely = likely or LIKELY
         self._history = History.of(possible, intervals=60.0 * world.gpus)
         self._costs: dict[tuple[Layout, Needs], float] = {}
@@ -155,23 +145,18 @@ class Ours:
         coming = expected(recent, self._history.known, self._likely)
         total = sum(coming.values())
         costs = sum(weight * self._costs_of(needs) for needs, weight in coming.items()) / total
-        prices = dict(zip(self._world.candidates, costs.tolist(), strict=True))
-        if current not in prices:
-            prices[current] = (
-                sum(weight * self._cost(current, needs) for needs, weight in coming.items()) / total
-            )
-
-        def changing(layout: Layout) -> float:
-            return change_cost(current, layout, self._world.kinds, self._weights)
-
-        return best(sorted(prices), current, prices.__getitem__, changing)
+        kinds = self._world.kinds
+        stays = sum(weight * self._cost(current, needs) for needs, weight in coming.items()) / total
+        candidates = (
+            (layout, cost + self._weights.cost(Outlook(moved=moved(current, layout, kinds))))
+            for layout, cost in zip(self._candidates, costs.tolist(), strict=True)
+        )
+        return choose(candidates, [(current, stays)])
 
     def _costs_of(self, needs: Needs) -> np.ndarray:
         """Of all candidates."""
         if needs not in self._rows:
-            self._rows[needs] = np.array(
-                [self._cost(layout, needs) for layout in self._world.candidates]
-            )
+            self._rows[needs] = np.array([self._cost(each, needs) for each in self._candidates])
         return self._rows[needs]
 
     def _cost(self, layout: Layout, needs: Needs) -> float:
@@ -183,8 +168,8 @@ class Ours:
                 for model, is_strict, count in needs
                 for _ in range(count)
             ]
-            outcome = predict(layout, Demand(tuple(batches)), world.kinds, world.known)
-            self._costs[key] = cost(outcome, self._weights)
+            outlook = predict(layout, batches, world.kinds, world.known, self._limit)
+            self._costs[key] = self._weights.cost(outlook)
         return self._costs[key]
 
 

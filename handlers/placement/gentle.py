@@ -38,6 +38,38 @@ def begin(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
     return end_now
 
 
+def begin_idle(step_back: Callable[[], None]) -> Callable[[], None]:
+    """Load best effort behind everyone else, but not for ever. Returns what ends the load.
+
+    ``step_back`` puts this process in its class. A host that has nothing to spare for a while would
+    let the load run into its time-out, so after ``PATIENCE_S`` it becomes an ordinary one, until
+    it is done. Where a process cannot come back, it stays behind.
+    """
+    if not can_return_from_idle():
+        step_back()
+        return lambda: None
+    lock, loaded = threading.Lock(), False
+
+    def lose_patience() -> None:
+        with lock:
+            if not loaded:
+                _each_thread(_wake)
+
+    def end() -> None:
+        nonlocal loaded
+        timer.cancel()
+        with lock:
+            loaded = True
+            _each_thread(_step_back)
+
+    # Started before stepping back, so that the timer itself is not held up.
+    timer = threading.Timer(PATIENCE_S, lose_patience)
+    timer.daemon = True
+    timer.start()
+    step_back()
+    return end
+
+
 def leave() -> None:
     """This process ends now: taking an interpreter with torch down costs a quarter of a second.
 
@@ -69,6 +101,12 @@ def can_return_from_idle() -> bool:
     thread.start()
     thread.join()
     return bool(found)
+
+
+def _step_back(thread: int) -> None:
+    """Behind the others, unless a handler has chosen another class."""
+    if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _wake(thread: int) -> None:

@@ -163,7 +163,8 @@ class Place:
             # By default they spin for milliseconds, on cores that other best effort could use.
             if not environ.get("OMP_WAIT_POLICY"):
                 environ.setdefault(SPIN_VARIABLE, SPINS)
-            _yield_to_others(must=environ.get(PREEMPTIBLE_VARIABLE) != "1")
+            must = environ.get(PREEMPTIBLE_VARIABLE) != "1"
+            self._end_gentle = gentle.begin_idle(lambda: _yield_to_others(must=must))
             if group := environ.get(CGROUP_VARIABLE):
                 _join(Path(group))
         elif placement.gentle and gentle.can_return_from_idle():
@@ -173,7 +174,7 @@ class Place:
             self._end_gentle = gentle.begin(mine, mine if binds else near)
 
     def settle(self) -> None:
-        """The model is loaded: take the whole place, at the usual priority."""
+        """The model is loaded: take the whole place, at the usual priority or at that of idle."""
         if self._end_gentle is not None:
             self._end_gentle()
             self._end_gentle = None

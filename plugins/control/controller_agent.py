@@ -17,7 +17,7 @@ from shunter.batching.page.control_page import ControlPage, UnstableError
 from shunter.batching.page.processes import parent_of
 from shunter.batching.page.records import Commands, SlotIdentity
 from shunter.plugins.control.capacity import Capacity
-from shunter.plugins.control.fixed_policy import fixed_commands, with_configuration
+from shunter.plugins.control.fixed_policy import fixed_commands, with_configuration, with_shares
 from shunter.plugins.control.observed import Known, Observed, Written
 from shunter.plugins.control.padding_control import PaddingControl, write_header
 from shunter.plugins.control.placement import Placement
@@ -141,19 +141,23 @@ class ControllerAgent:
         sequence = self._page.identity_sequence(slot)
         ours = last is not None and self._page.command_sequence(slot) == last.command_sequence
         configuration = self._capacity.wanted(slot, self._reconfiguration.wanted(slot))
-        unchanged = last is not None and last.configuration is configuration
+        shares = self._reconfiguration.shares(slot)
+        unchanged = (
+            last is not None and last.configuration is configuration and last.shares == shares
+        )
         if unchanged and ours and last.settled and last.identity_sequence == sequence:
             return False
         identity = self._page.read_identity(slot)
         if not identity.live or (last is None and self._has_better_numbers(slot)):
             return False
-        wanted = with_configuration(self._fixed_commands(slot, identity), configuration)
+        fixed = with_shares(self._fixed_commands(slot, identity), shares)
+        wanted = with_configuration(fixed, configuration)
         if last is not None and ours and last.matches(identity, wanted):
             last.identity_sequence, last.settled = sequence, True
-            last.configuration = configuration
+            last.configuration, last.shares = configuration, shares
             return False
         stored = self._page.write_commands(slot, *wanted)
-        self._written[slot] = Written(identity, wanted, sequence, stored, configuration)
+        self._written[slot] = Written(identity, wanted, sequence, stored, configuration, shares)
         LOGGER.info(
             "slot %d: commands for %s %s, generation %d",
             slot,
@@ -215,7 +219,8 @@ class ControllerAgent:
                 self._page, settings, available_bytes() if settings.memory_floor_mb else math.inf
             )
             identities = {slot: seen.identity for slot, seen in self._seen.items()}
-            self._padding.do_work(identities, settings, now_ns)
+            profiles = {slot: seen.profile for slot, seen in self._seen.items()}
+            self._padding.do_work(identities, settings, now_ns, profiles)
             self._complaints.pop(_PADDING, None)
         except Exception as error:  # serving goes on with what there is
             self._complain(_PADDING, error)
@@ -226,7 +231,7 @@ class ControllerAgent:
         known = self._known.get(slot)
         if known is None or known.sequence != sequence or self._cycles >= known.look_again:
             identity = self._page.read_identity(slot)
-            profile = self._profiles.of(identity.archive) if identity.auto else None
+            profile = self._profiles.of(identity.archive)
             again = self._cycles + _CYCLES_BETWEEN_LOOKS
             known = self._known[slot] = Known(sequence, identity, profile, again)
         identity = known.identity

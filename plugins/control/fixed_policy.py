@@ -17,7 +17,7 @@ from shunter.batching.page.records import (
     SlotIdentity,
 )
 from shunter.batching.page.slices import Slice
-from shunter.plugins.control.observed import Wanted
+from shunter.plugins.control.observed import GroupShare, Wanted
 from shunter.plugins.control.settings import ModelSettings
 
 
@@ -75,9 +75,15 @@ def with_configuration(commands: Commands, wanted: Wanted | None) -> Commands:
             wanted_cpus=where.cpus,
             wanted_device=where.device,
         )
-    for i, preference in enumerate(wanted.preferences[: len(groups)]):
-        groups[i] = replace(groups[i], preference=preference)
     return Commands(slot, tuple(groups))
+
+
+def with_shares(commands: Commands, shares: Sequence[GroupShare]) -> Commands:
+    """The same commands, with the part of each class that the present groups get."""
+    groups = list(commands.groups)
+    for i, share in enumerate(shares[: len(groups)]):
+        groups[i] = replace(groups[i], preference=share.preference, weight_milli=share.weight_milli)
+    return Commands(commands.slot, tuple(groups))
 
 
 def _us(milliseconds: float) -> int:

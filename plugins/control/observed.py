@@ -12,6 +12,16 @@ from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 
 
 @dataclass(frozen=True)
+class GroupShare:
+    """What a worker group gets of each class: strict, best effort."""
+
+    preference: tuple[int, int] = (0, 0)
+    """Groups with a lower number are filled first; those with the same one together."""
+    weight_milli: tuple[int, int] = (1000, 1000)
+    """Factor of its largest batch, in 1/1000."""
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What the page says about a slot's configuration."""
 
@@ -20,8 +30,6 @@ class Wanted:
     pin: bool
     slices: tuple[Slice, ...] = ()
     """Of the groups, as far as they are to have one of their own."""
-    preferences: tuple[tuple[int, int], ...] = ()
-    """Of the groups by class; empty: what the operator said."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,7 @@ class Written:
     identity_sequence: int
     command_sequence: int
     configuration: Wanted | None = None
+    shares: tuple[GroupShare, ...] = ()
     settled: bool = True
     """False when the settings were read again since."""
 

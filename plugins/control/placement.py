@@ -15,15 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.devices.slices import ComputeSlice, core_sets
-from shunter.allocator.placement.core_split import Load, decide, splits
-from shunter.allocator.placement.reconfigurator import Ewma, Waiting, is_time
+from shunter.allocator.placement.core_load import Load
+from shunter.allocator.placement.core_split import decide, splits
+from shunter.allocator.placement.reconfigurator import Backoff, Ewma, Waiting, is_time
 from shunter.allocator.placement.scoring import Outlook, Weights
 from shunter.allocator.placement.seats import Seat, Seats, aligned
 from shunter.allocator.planning.configuration import Configuration
 from shunter.allocator.planning.optimizer import NoConfiguration
-from shunter.plugins.control.observed import Observed
+from shunter.plugins.control.observed import GroupShare, Observed
 from shunter.plugins.control.planned_model import PlannedModel
-from shunter.plugins.control.seating import Target, load_of, seat
+from shunter.plugins.control.seating import Target, load_of, seat, seated, shares
 from shunter.plugins.control.settings import PlacementSettings
 
 LOGGER = logging.getLogger("shunter.placement")
@@ -43,7 +44,29 @@ class Placement:
         """By slot and model: a slot may get another one."""
         self._arrivals: dict[tuple[int, str], int] = {}
         self._looked_ns: int | None = None
-        self._waiting = Waiting()
+        self._waiting, self._backoff = Waiting(), Backoff()
+        self._speeds: dict[str, dict[int, float]] = {}
+        """Of each model, requests per second by cores, when the split was taken."""
+        self._shares: dict[int, tuple[object, tuple[GroupShare, ...]]] = {}
+        """By slot, of which workers, and what they get."""
+
+    def shares(self, slot: int) -> tuple[GroupShare, ...]:
+        """What each worker group gets of each class; empty: what the operator said."""
+        return self._shares[slot][1] if slot in self._shares else ()
+
+    def share_out(self, slots: Mapping[int, Observed]) -> None:
+        """Find that out for the workers that serve now, and no others: not for those that load."""
+        if not self.seats:
+            self._shares = {}
+            return
+        for gone in self._shares.keys() - slots.keys():
+            del self._shares[gone]
+        for slot, seen in slots.items():
+            workers = seen.name, seen.identity.generation, seen.change, self.seats, self._slices
+            if slot not in self._shares or self._shares[slot][0] != workers:
+                rates = self._speeds.get(seen.name, {})
+                found = shares(seen, self.seats, self._slices, rates)
+                self._shares[slot] = workers, found
 
     def is_due(self, slots: Mapping[int, Observed], now_ns: int) -> bool:
         """Whether it is time for another look; then the rates are up to date."""
@@ -51,12 +74,19 @@ class Placement:
             return bool(self.seats)
         if self._looked_ns is None:
             self._sample(slots, now_ns, 0)
+            self._adopt(slots)
             return False
         passed_s = (now_ns - self._looked_ns) / 1e9
         if passed_s < self.settings.interval_s:
             return False
         self._sample(slots, now_ns, passed_s)
         return True
+
+    def _adopt(self, slots: Mapping[int, Observed]) -> None:
+        """Go on with the split that an earlier controller left, instead of parting it first."""
+        found = seated(slots.values(), self._topology()) if slots and not self.seats else None
+        if found is not None:
+            self.seats, self._slices = found
 
     def _sample(self, slots: Mapping[int, Observed], now_ns: int, passed_s: float) -> None:
         self._looked_ns = now_ns
@@ -94,15 +124,20 @@ class Placement:
             if change or not self.seats:
                 self._drop()
             return
+        if not self._speeds and self.seats:
+            self._speeds, self._shares = _speeds(loads), {}
         now = self.seats or (_everybody(loads, topology.cores),)
         found = decide(possible, loads, Weights(), now, self._waiting.wanted or ())
         wanted = () if len(found.seats) == 1 else found.seats
+        self._backoff = self._backoff.looked()
         if {load.model for load in loads} != {name for each in now for name in each.names}:
-            self._take(wanted, topology, found.outlook)
+            self._take(wanted, topology, found.outlook, loads)
         elif wanted != self.seats:
-            self._waiting, change = is_time(self._waiting, self.settings.wait, found.seats)
+            limit = self._backoff.limit(self.settings.wait)
+            self._waiting, change = is_time(self._waiting, limit, found.seats)
             if change:
-                self._take(wanted, topology, found.outlook)
+                self._backoff = self._backoff.changed(self.settings.wait)
+                self._take(wanted, topology, found.outlook, loads)
         else:
             self._waiting = Waiting()
 
@@ -127,7 +162,6 @@ class Placement:
                 continue
             if not target.is_at(seen) or may_go(model, target.groups):
                 model.target, model.places = target.groups, target.places
-                model.preferences = target.preferences
                 instances = sum(group.instances for group in target.groups)
                 model.needs = model.bytes_of(instances)
                 # When it serves, the old instances are gone.
@@ -186,8 +220,11 @@ class Placement:
             found.append(load)
         return found
 
-    def _take(self, seats: Seats, topology: Topology, outlook: Outlook) -> None:
+    def _take(
+        self, seats: Seats, topology: Topology, outlook: Outlook, loads: Sequence[Load]
+    ) -> None:
         self._waiting = Waiting()
+        self._speeds = _speeds(loads)
         if seats == self.seats:
             return
         widths = [each.cores for each in seats]
@@ -218,6 +255,10 @@ class Placement:
         if self.seats:
             LOGGER.info("all models share all cores")
         self.seats, self._slices = (), ()
+
+
+def _speeds(loads: Sequence[Load]) -> dict[str, dict[int, float]]:
+    return {load.model: {cores: on.rate for cores, on in load.by_cores.items()} for load in loads}
 
 
 def _everybody(loads: Sequence[Load], cores: int) -> Seat:

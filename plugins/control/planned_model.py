@@ -43,8 +43,6 @@ class PlannedModel:
     """What it shall run, until it does."""
     places: tuple[Slice, ...] = ()
     """Of the target's groups; empty: wherever they like."""
-    preferences: tuple[tuple[int, int], ...] = ()
-    """Of the target's groups, by class."""
     needs: float = 0.0
     """Bytes of the instances of the target, or of the last one."""
     request: int = 0
@@ -116,8 +114,7 @@ class PlannedModel:
 
     def fbr(self, cores: int) -> float:
         """Share of the host's memory bandwidth that it wants on so many cores; 0: not known."""
-        known = self.profile.fbr if self.profile else {}
-        return known.get(cores, 0.0)
+        return (self.profile and self.profile.bandwidth(cores)) or 0.0
 
     def bytes_of(self, instances: int) -> float:
         """Memory of so many instances with the batch that the load asks for."""
@@ -159,10 +156,8 @@ class PlannedModel:
             self.left, self.changed_ns = layout(present), now_ns
         self.request += 1
         self.asked_ns = now_ns
-        self.wanted = Wanted(
-            self.request, self.target, pin and not self.places, self.places, self.preferences
-        )
-        self.target, self.places, self.preferences = None, (), ()
+        self.wanted = Wanted(self.request, self.target, pin and not self.places, self.places)
+        self.target, self.places = None, ()
         return self.wanted
 
     def fail(self, timeout_s: float, now_ns: int) -> float:
@@ -174,7 +169,7 @@ class PlannedModel:
 
     def forget_target(self) -> None:
         """It stays as it is."""
-        self.target, self.places, self.preferences = None, (), ()
+        self.target, self.places = None, ()
 
     def complain(self, text: str) -> None:
         """Log a problem once, not at every time-out."""

@@ -26,7 +26,7 @@ from shunter.allocator.planning.configuration import Configuration, format_confi
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.slices import bits
 from shunter.plugins.control.joint_plan import JointPlan
-from shunter.plugins.control.observed import Observed, Wanted
+from shunter.plugins.control.observed import GroupShare, Observed, Wanted
 from shunter.plugins.control.placement import Placement
 from shunter.plugins.control.planned_model import PlannedModel
 from shunter.plugins.control.settings import ConfigurationSettings
@@ -65,6 +65,10 @@ class Reconfiguration:
         model = self._models.get(slot)
         return model.wanted if model else None
 
+    def shares(self, slot: int) -> tuple[GroupShare, ...]:
+        """What each worker group gets of each class; none where nobody was placed."""
+        return self._placement.shares(slot) if self._placement is not None else ()
+
     def observe(
         self, slots: Mapping[int, Observed], requests: Mapping[int, int], now_ns: int
     ) -> None:
@@ -83,6 +87,8 @@ class Reconfiguration:
         if due:
             self._plan(slots, now_ns)
         self._advance(slots, now_ns)
+        if self._placement is not None:
+            self._placement.share_out(slots)
 
     def _look(self, slots: Mapping[int, Observed], now_ns: int) -> bool:
         """Let the placement look at the load, if it is time."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shunter.allocator.devices.slices import ComputeSlice
-from shunter.allocator.placement.core_split import Load, OnCores
-from shunter.allocator.placement.seats import Seats
+from shunter.allocator.cpus.topology import Topology
+from shunter.allocator.devices.slices import ComputeSlice, core_set
+from shunter.allocator.placement.core_load import Load, OnCores
+from shunter.allocator.placement.seats import Seat, Seats
 from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.optimizer import Choice, NoConfiguration, maximise_rate
-from shunter.batching.page.slices import Slice, of_cpus
-from shunter.plugins.control.observed import Observed
+from shunter.batching.page.slices import Slice, bits, of_cpus
+from shunter.plugins.control.observed import GroupShare, Observed
 from shunter.plugins.control.planned_model import PlannedModel
 
+LEAST = 1
+"""Weight, in 1/1000, of a group that is the last resort of a class: it takes one request at a time.
+None would mean never, and a class that no group takes is refused."""
 HEADROOM = 0.5
 """Share of its SLO that a strict batch may take: a request may just have missed one."""
 
@@ -25,7 +30,6 @@ class Target:
 
     groups: Configuration
     places: tuple[Slice, ...]
-    preferences: tuple[tuple[int, int], ...]
 
     def is_served(self, seen: Observed) -> bool:
         """Whether that is what it runs already; caps may differ."""
@@ -51,14 +55,13 @@ def load_of(
 
 
 def _on_cores(model: PlannedModel, cores: int, slo_ms: float, budget: float) -> OnCores:
-    choice = model.best((cores,), budget)
-    rate = choice.rate
-    try:
+    alone = model.best((cores,), budget, batch=1)
+    full = alone
+    with contextlib.suppress(NoConfiguration):  # not even one request is that fast
         memory = replace(model.memory, budget=budget)
-        rate = max(rate, maximise_rate(model.table, [cores], slo_ms * HEADROOM, memory).rate)
-    except NoConfiguration:
-        pass  # not even one request is that fast
-    return OnCores(choice.latency_ms, rate, model.fbr(cores))
+        full = maximise_rate(model.table, [cores], slo_ms * HEADROOM, memory)
+    full = max(alone, full, key=lambda each: each.rate)
+    return OnCores(alone.latency_ms, full.rate, model.fbr(cores), full.latency_ms)
 
 
 def seat(
@@ -80,22 +83,91 @@ def seat(
     ]
     if not mine:
         return None
-    if seen.yields:  # where no strict work is, and then where it disturbs least
-        mine.sort(key=lambda pair: (bool(pair[0].strict), pair[0].cores))
-    else:
-        mine.sort(key=lambda pair: (-pair[0].cores, bool(pair[0].best_effort)))
+    mine.sort(key=lambda pair: _rank(pair[0], seen.yields))
     total = sum(each.cores for each, _ in mine)
     groups: list[InstanceGroup] = []
     places: list[Slice] = []
-    ranks: list[int] = []
-    for rank, (each, where) in enumerate(mine):
+    for each, where in mine:
         batch = max(1, round(model.estimator.current * each.cores / total))
         choice: Choice = model.best((each.cores,), budget / len(mine), batch)
         for group in model.capped(choice.configuration):
             groups.append(group)
             places.append(Slice(cpus=of_cpus(where.cpus)))
-            ranks.append(rank)
-    last = max(ranks)
-    # Best-effort requests of a model that serves both classes go where its strict ones go last.
-    order = tuple((rank, rank if seen.yields else last - rank) for rank in ranks)
-    return Target(tuple(groups[:MAX_GROUPS]), tuple(places[:MAX_GROUPS]), order[:MAX_GROUPS])
+    return Target(tuple(groups[:MAX_GROUPS]), tuple(places[:MAX_GROUPS]))
+
+
+def seated(
+    slots: Iterable[Observed], topology: Topology
+) -> tuple[Seats, tuple[ComputeSlice, ...]] | None:
+    """The split that the present workers are on, as an earlier controller left it.
+
+    None where there is none: a group may run everywhere, or sets overlap or are not to be had.
+    """
+    names: dict[tuple[int, ...], tuple[set[str], set[str]]] = {}
+    for seen in slots:
+        for place in seen.places:
+            cpus = tuple(bits(place))
+            names.setdefault(cpus, (set(), set()))[seen.yields].add(seen.name)
+    every = [cpu for cpus in names for cpu in cpus]
+    free = {cpu.id for cpu in topology.cpus}
+    if len(names) < 2 or () in names or len(every) > len({*every} & free):
+        return None
+    order = sorted(names, key=lambda cpus: (-len(cpus), cpus))
+    seats = (Seat(len(cpus), *(tuple(sorted(each)) for each in names[cpus])) for cpus in order)
+    return tuple(seats), tuple(core_set(topology, cpus, 0) for cpus in order)
+
+
+def _rank(seat: Seat, yields: bool) -> tuple[bool, int]:
+    """Where a model runs first.
+
+    Best effort where no strict work is, and then where it disturbs least; strict work where no best
+    effort is, and then where it has most cores.
+    """
+    return (bool(seat.strict), seat.cores) if yields else (bool(seat.best_effort), -seat.cores)
+
+
+def shares(
+    seen: Observed, seats: Seats, slices: Sequence[ComputeSlice], rates: Mapping[int, float]
+) -> tuple[GroupShare, ...]:
+    """What each of a model's present groups gets; nothing is said unless all are on its sets.
+
+    ``rates``: requests per second that it can do on so many cores. Its strict requests are spread
+    over all its sets without best effort by these rates, and over those with best effort when
+    the others are busy: so a full batch takes as long on each. Its best effort goes the other way
+    round. A model that gives way goes first-fit, the smallest sets first.
+    """
+    homes = {
+        of_cpus(where.cpus): each
+        for each, where in zip(seats, slices, strict=True)
+        if seen.name in each.names
+    }
+    groups = seen.groups()
+    found = [homes.get(place) for place in seen.places]
+    mine = [each for each in found if each is not None]
+    if not groups or len(mine) < len(found):
+        return ()
+    if seen.yields:
+        ranks = sorted({_rank(each, True) for each in mine})
+        order = [ranks.index(_rank(each, True)) for each in mine]
+        return tuple(GroupShare((rank, rank)) for rank in order)
+    shared = any(each.best_effort for each in mine)
+    room: dict[int, int] = {}
+    for place, group in zip(seen.places, groups, strict=True):
+        full = max(1, group.group_instances) * max(1, group.group_cap)
+        room[place] = room.get(place, 0) + full
+    speed = [
+        rates.get(each.cores, 0.0) / room[place]
+        for place, each in zip(seen.places, mine, strict=True)
+    ]
+    return tuple(
+        GroupShare(
+            (int(bool(each.best_effort)), int(not each.best_effort)),
+            (_milli(of, max(speed)), 1000 if each.best_effort or not shared else LEAST),
+        )
+        for each, of in zip(mine, speed, strict=True)
+    )
+
+
+def _milli(speed: float, fastest: float) -> int:
+    """1000 where nothing is known of the speeds."""
+    return max(LEAST, round(1000 * speed / fastest)) if fastest > 0 else 1000

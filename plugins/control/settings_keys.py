@@ -14,7 +14,7 @@ from pydantic import Field
 from shunter.allocator.planning.estimator import ALPHA, WINDOW
 from shunter.batching.forming.threshold import DEFAULT_ALPHA, DEFAULT_CAP
 from shunter.batching.page.layout import Claims, Order
-from shunter.batching.preemption.padding import SLOW_DOWN
+from shunter.batching.preemption.evidence import SLOW_DOWN
 from shunter.plugins.control.settings_types import (
     MAX_WAIT_MS,
     ByClass,

@@ -291,6 +291,47 @@ def test_the_controller_says_where_groups_run_and_may_say_it_again(site, serve, 
         assert _places(model) == [(here, default)] * 2
 
 
+def test_a_change_waits_for_the_first_workers_and_their_registration_is_answered_200(
+    site, serve, wait_until, tmp_path
+):
+    slow = tmp_path / "slow"
+    slow.touch()
+    number = 1000
+    with ControlPage.attach(Path(site.status()["runtime"]) / "control") as page:
+        others = set(page.live_slots())
+        section = {"environment": {"ECHO_SLOW_LOAD": str(slow)}}
+        registered = site.pool.submit(serve, batch_size=8, config={"shunter": section})
+        wait_until("its worker loads", lambda: list(tmp_path.glob("slow.*")))
+        [slot] = set(page.live_slots()) - others
+        wait_until("commands", lambda: page.command_sequence(slot))
+        wanted = Wanted(number, (InstanceGroup(1, 1, 8),) * 2, False)
+        commands = with_configuration(page.read_commands(slot), wanted)
+
+        def want():
+            # The controller, which wants nothing, writes that again and again.
+            if page.wanted_request(slot) != number:
+                page.write_commands(slot, *commands)
+
+        enough = page.header().controller_cycles + 15
+
+        def looked():
+            want()
+            return page.header().controller_cycles >= enough
+
+        wait_until("housekeeping has seen what is wanted", looked)
+        assert len(list(tmp_path.glob("slow.*"))) == 1
+        assert page.read_change(slot).change_request != number
+        slow.unlink()
+        model = registered.result()
+
+        def serves():
+            want()
+            return page.read_change(slot) == SlotChange(number, ChangeState.SERVES)
+
+        wait_until("the change", serves)
+        wait_until("two workers", lambda: len(model.pids()) == 2)
+
+
 def test_auto_together_with_given_cores_is_refused_before_anything_changes(serve):
     model = serve(batch_size=8)
     before = model.configuration()

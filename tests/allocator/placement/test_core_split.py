@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.allocator.placement.core_split import (
-    Load,
-    OnCores,
-    decide,
-)
-from shunter.allocator.placement.distribution import Batch
-from shunter.allocator.placement.reconfigurator import FALLBACK, LARGE, SMALL, wanted_layout
-from shunter.allocator.placement.scoring import PAPER, Outlook, Weights, best, of_gpu
+from shunter.allocator.placement.core_load import Load, OnCores
+from shunter.allocator.placement.core_split import decide
+from shunter.allocator.placement.scoring import Weights
 from shunter.allocator.placement.seats import Seat, moved
-from shunter.allocator.placement.slowdown import SlowdownModel
 
 TWO = [(2,), (1, 1)]
 
@@ -136,6 +130,15 @@ def test_models_that_crowd_the_memory_are_kept_apart_in_time():
     assert len(chosen(*rough).seats) == 1
 
 
+@given(st.floats(1, 50), st.floats(1, 50), st.floats(0, 2), st.floats(0, 2))
+def test_batches_get_longer_with_the_load_and_never_by_leaps(one, full, rho, more):
+    on = OnCores(one, 100.0, full_ms=full)
+    assert on.expected_ms(0) == one
+    assert on.expected_ms(1) == pytest.approx(max(one, full))
+    step = on.expected_ms(rho + more) - on.expected_ms(rho)
+    assert -1e-9 <= step <= more * 50 + 1e-9
+
+
 def test_without_one_of_the_classes_the_other_has_everything():
     assert chosen(load("b", 10)).seats[0].best_effort == ("b",)
     assert chosen(load("s", 10, True, slo=50)).seats[0].strict == ("s",)
@@ -155,29 +158,3 @@ def test_everybody_has_a_place(drawn):
         assert any(each.model in models for models in seats)
     assert 0 <= found.outlook.missed <= 1
     assert -1 <= found.outlook.unserved <= 1 + 1e-9
-
-
-KINDS = {"7g": 40, "4g": 20, "3g": 20, "2g": 10, "1g": 5}
-GPU = SlowdownModel(
-    "7g",
-    {model: dict.fromkeys(KINDS, 10.0) | {"1g": 40.0, "2g": 20.0} for model in ("s", "b")},
-    {model: {"7g": 0.1} for model in ("s", "b")},
-    {"7g": 1.0, "4g": 0.5, "3g": 0.5, "2g": 0.25, "1g": 0.125},
-)
-
-
-@given(st.integers(0, 40), st.integers(1, 5))
-def test_with_the_weights_of_the_paper_a_gpu_gets_the_layout_of_the_paper(count, size):
-    batches = [Batch("b", False, size)] * count
-    layouts = [(LARGE, *SMALL[0]), FALLBACK]
-    outlooks = [(each, of_gpu(each, KINDS, "s", batches, GPU)) for each in layouts]
-    found = layouts[best(outlooks, PAPER)]
-    wanted = wanted_layout(count, size, KINDS, {})
-    left = [outlook.unserved for _, outlook in outlooks]
-    # What fits is counted in whole batches here, and in bytes there.
-    assert found == wanted or (count * size <= 15 and left[0] > 0) or left[0] <= left[1] > 0
-
-
-def test_a_change_costs_by_what_has_to_start_anew():
-    found = of_gpu(("4g", "3g"), KINDS, "s", [], GPU, current=("4g", "2g", "1g"))
-    assert found == Outlook(eta=1.0, moved=pytest.approx(2 / 3))

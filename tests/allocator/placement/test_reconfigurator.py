@@ -10,13 +10,14 @@ from shunter.allocator.devices.geometry import parse, plain, text_of
 from shunter.allocator.devices.simulated.tables import MODELS
 from shunter.allocator.placement.reconfigurator import (
     FALLBACK,
+    LARGE,
+    Backoff,
     Decision,
     Ewma,
     Thresholds,
     Waiting,
     decide,
     may_begin,
-    small_slices,
     thresholds,
     wanted_layout,
 )
@@ -27,11 +28,45 @@ MEMORY = {"1g": 5 * GIB, "2g": 10 * GIB, "3g": 20 * GIB, "4g": 20 * GIB}
 SMALL = ("1g", "2g")
 
 
+def listing(expected, batch_bytes, memory, known):
+    """Lines 5 to 23 of algorithm 2 as the paper prints them."""
+    final_geometry, found = [], False
+    for slice_set in (("1g", "2g"), ("3g",)):
+        if sum(memory[kind] for kind in slice_set) >= expected * batch_bytes:
+            bounds = known.get(slice_set, Thresholds())
+            final_geometry += slice_set
+            found = True
+            break
+    if not found or expected < bounds.low or expected > bounds.high:
+        return ("4g", "3g")
+    return (LARGE, *final_geometry)
+
+
 @pytest.mark.parametrize(
-    ("needed", "found"), [(0, SMALL), (15, SMALL), (15.1, ("3g",)), (20, ("3g",)), (20.1, None)]
+    ("needed", "wanted"),
+    [
+        (0, (LARGE, *SMALL)),
+        (15, (LARGE, *SMALL)),
+        (15.1, FALLBACK),
+        (20, FALLBACK),
+        (20.1, FALLBACK),
+    ],
 )
-def test_best_effort_gets_the_least_memory_that_holds_it(needed, found):
-    assert small_slices(needed * GIB, MEMORY) == found
+def test_best_effort_gets_the_least_memory_that_holds_it(needed, wanted):
+    assert wanted_layout(needed, GIB, MEMORY, {}) == wanted
+
+
+LOADS = st.one_of(st.integers(0, 40), st.floats(0, 40))
+BOUNDS = st.builds(Thresholds, st.sampled_from([0.0, 1.0, 2.5, 4.0]), st.sampled_from([2, 3.5, 64]))
+
+
+@given(
+    LOADS,
+    st.one_of(st.integers(1, 12).map(lambda gib: gib * GIB), st.integers(1, 12 * GIB)),
+    st.fixed_dictionaries({}, optional={SMALL: BOUNDS, ("3g",): BOUNDS}),
+)
+def test_the_score_with_the_weights_of_the_paper_chooses_as_its_listing(count, size, known):
+    assert wanted_layout(count, size, MEMORY, known) == listing(count, size, MEMORY, known)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +106,21 @@ def test_a_gpu_is_changed_when_another_layout_was_wanted_often_in_a_row():
 def test_one_good_interval_begins_the_count_anew():
     wanted = ("4g", "1g", "2g")
     assert decide(("2g", "4g", "1g"), wanted, Waiting(2)) == Decision(wanted, False, Waiting())
+
+
+def test_a_change_that_comes_soon_after_another_is_waited_for_longer_each_time():
+    backoff, limits = Backoff(), []
+    for looks in (4, 4, 4, 99, 99, 99, 100, 16):
+        limits.append(backoff.limit(3))
+        for _ in range(looks):
+            backoff = backoff.looked()
+        backoff = backoff.changed(3)
+    # One layout that stayed for four times as long as is waited for is forgiven one that did not.
+    assert limits == [3, 6, 12, 24, 24, 24, 24, 12]
+    assert backoff.limit(3) == 24
+    for _ in range(4):
+        backoff = Backoff(backoff.count, stayed=1000).changed(3)
+    assert backoff.limit(3) == 3
 
 
 @given(st.integers(1, 200), st.integers(0, 200))

@@ -72,6 +72,7 @@ def test_who_chooses_cores_must_know_how_many():
 STATE = """
 import json, os
 from shunter.handlers.placement import gentle, placement
+gentle.PATIENCE_S = 3600
 
 def say(*more):
     place = sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)
@@ -290,6 +291,37 @@ def test_without_the_privilege_a_gentle_worker_loads_as_others_do():
 def test_a_best_effort_worker_stays_behind_the_others_after_its_load():
     found = run(GENTLY.replace("PERMITTED", "True"), SHUNTER_GENTLE="1", SHUNTER_SCHED="idle")
     assert found == [[HERE, os.SCHED_IDLE]] * 2
+
+
+IMPATIENT = """
+import threading
+gentle.PATIENCE_S = 0.01
+place = take()
+stop = threading.Event()
+while PERMITTED and os.sched_getscheduler(0) != os.SCHED_OTHER:
+    pass
+library = threading.Thread(target=stop.wait)
+library.start()
+def classes():
+    return [os.sched_getscheduler(thread) for thread in (0, library.native_id)]
+loading = classes()
+place.settle()
+say(*loading, *classes())
+stop.set()
+"""
+
+
+@pytest.mark.skipif(not can_return_from_idle(), reason="needs CAP_SYS_NICE")
+def test_best_effort_that_a_busy_host_lets_wait_loads_as_others_do_and_then_steps_back():
+    [found] = run(IMPATIENT.replace("PERMITTED", "True"), SHUNTER_SCHED="idle")
+    idle, other = os.SCHED_IDLE, os.SCHED_OTHER
+    assert found[2:] == [other, other, idle, idle]
+
+
+def test_best_effort_that_cannot_come_back_stays_behind():
+    code = "gentle.can_return_from_idle = lambda: False\n" + IMPATIENT.replace("PERMITTED", "False")
+    [found] = run(code, SHUNTER_SCHED="idle")
+    assert found[2:] == [os.SCHED_IDLE] * 4
 
 
 @pytest.mark.parametrize("partly", [False, True])

@@ -22,7 +22,7 @@ from shunter.batching.page.layout import (
 )
 from shunter.plugins.control import controller, controller_agent
 from shunter.plugins.control.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
-from shunter.plugins.control.observed import Wanted
+from shunter.plugins.control.observed import GroupShare, Wanted
 from shunter.plugins.control.settings import Settings, SettingsError, load
 
 PATIENCE_S = 300
@@ -131,6 +131,19 @@ def test_settings_that_cannot_be_read_leave_turns_and_masks_as_they_are(page, ad
     ControllerAgent(page, fail, 77).do_work(1)
     assert (page.header().strict_order, page.header().exclusive) == (Order.FIFO, 1)
     assert page.read_padding(0) == 5
+
+
+def test_what_groups_get_of_each_class_is_on_the_page_as_soon_as_it_changes(
+    agent, page, add_model, monkeypatch
+):
+    add_model(0, groups=2)
+    first = (GroupShare((0, 1), (1000, 1)), GroupShare((1, 0), (667, 1000)))
+    for shares in ((), first, first, first[::-1], ()):
+        monkeypatch.setattr(agent._reconfiguration, "shares", lambda slot, now=shares: now)
+        agent.do_work(1)
+        found = [GroupShare(g.preference, g.weight_milli) for g in page.read_commands(0).groups[:2]]
+        assert tuple(found) == (shares or (GroupShare(), GroupShare()))
+    assert agent.do_work(1) == 0
 
 
 def _claims(page, slot):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from shunter.allocator.planning.profile import Profile, Provenance
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import (
     GROUP_STRIDE,
@@ -48,6 +49,7 @@ class Server:
         """Whether runners are under SCHED_IDLE."""
         self.control = PaddingControl(page, random.Random(1), 4, lambda line: self.idle)
         self.now = 0
+        self.profiles = {}
 
     def poke(self, slot, name, value, index=0):
         at = SLOTS_OFFSET + slot * SLOT_SIZE + SLOT_FIELDS[name].offset
@@ -94,7 +96,7 @@ class Server:
 
     def cycle(self, settings=AUTO):
         self.now += CYCLE_NS
-        self.control.do_work(self.identities, settings, self.now)
+        self.control.do_work(self.identities, settings, self.now, self.profiles)
 
     def mask(self, slot):
         """None when the runners go by their own default."""
@@ -199,6 +201,50 @@ def test_best_effort_runs_beside_strict_work_that_leaves_room(
     server.runner(0, 1, **profile)
     server.cycle()
     assert server.mask(1) == 0b10 + open_to
+
+
+def profile(**fbr):
+    """That of a model which wants such shares of the bandwidth on so many cores, as ``on1``."""
+    where = Provenance("m", "hash", "cpu", 4, "2.0", "sample")
+    found = {int(cores.removeprefix("on")): share for cores, share in fbr.items()}
+    return Profile(where, 4, 8, "adaptive", fbr=found)
+
+
+@pytest.mark.parametrize(
+    ("strict", "best_effort", "open_to"),
+    [
+        ({"on1": 0.3}, {"on1": 0.7}, True),
+        ({"on1": 0.6}, {"on1": 0.7}, False),
+        # Only on other numbers of cores: the next more that were measured, else nobody knows.
+        ({"on2": 0.6, "on4": 0.1}, {"on1": 0.7}, False),
+        ({"on1": 0.6}, {"on1": 0.1, "on2": 0.9}, True),
+        # One has none, or was not measured.
+        ({"on1": 0.9}, None, True),
+        ({"on1": 0.9}, {}, True),
+    ],
+)
+def test_profiles_of_both_say_how_a_pair_begins(server, strict, best_effort, open_to):
+    server.add_pair()
+    for slot, fbr in enumerate((strict, best_effort)):
+        server.profiles[slot] = None if fbr is None else profile(**fbr)
+    server.cycle()
+    assert server.mask(1) == 0b10 + open_to
+
+
+@pytest.mark.parametrize(("effect", "opened"), [(0.0, True), (0.3, False)])
+def test_a_profile_that_forbids_a_pair_is_put_to_the_test_after_a_while(server, effect, opened):
+    server.add_pair()
+    server.profiles = {slot: profile(on1=0.8) for slot in (0, 1)}
+    server.cycle()
+    assert measure(server, effect, 600) == [0] * 600, "it has a rest first"
+    assert measure(server, effect, 2000)[-1] == opened
+
+
+def test_a_profile_that_comes_later_closes_no_pair_that_is_measured(server):
+    server.add_pair()
+    server.cycle()
+    server.profiles = {slot: profile(on1=0.8) for slot in (0, 1)}
+    assert sum(measure(server, 0.0, 400)) > 300
 
 
 def test_it_stands_still_until_it_is_known_what_it_takes(server):

@@ -1,10 +1,14 @@
 """Which models are placed on which cores when: numbers in, wanted configurations out."""
 
 import dataclasses
+import itertools
+import math
+import random
 
 import pytest
 
 from shunter.allocator.cpus.topology import Cpu, Topology
+from shunter.allocator.devices.slices import ComputeSlice
 from shunter.allocator.placement.core_split import Decision
 from shunter.allocator.placement.scoring import Outlook
 from shunter.allocator.placement.seats import Seat
@@ -20,10 +24,11 @@ from shunter.batching.page.records import (
 )
 from shunter.batching.page.slices import ALL_CPUS, of_cpus
 from shunter.plugins.control import placement as module
-from shunter.plugins.control.fixed_policy import with_configuration
-from shunter.plugins.control.observed import Observed
+from shunter.plugins.control.fixed_policy import with_configuration, with_shares
+from shunter.plugins.control.observed import GroupShare, Observed
 from shunter.plugins.control.placement import Placement
 from shunter.plugins.control.reconfiguration import Reconfiguration
+from shunter.plugins.control.seating import shares
 from shunter.plugins.control.settings import ConfigurationSettings, PlacementSettings
 
 SECOND, MIB = 10**9, 1 << 20
@@ -51,19 +56,24 @@ class World:
     """A server with a strict and a best-effort model that does at once what is wanted."""
 
     def __init__(self, slo_ms=100, **settings):
-        self.placement = Placement(two_cpus, PlacementSettings(auto=True, interval_s=1, **settings))
-        self.policy = Reconfiguration(
-            lambda: [2],
-            lambda: self.free,
-            ConfigurationSettings(timeout_s=1, alpha=1, window=1),
-            self.placement,
-        )
+        self.settings = PlacementSettings(auto=True, interval_s=1, **settings)
+        self.start_controller()
         self.now, self.free = 0, 10_000 * MIB
         self.obeys = True
         self.slo_ms = slo_ms
         self.slots = {}
         for slot in (STRICT, BEST_EFFORT):
             self.add(slot)
+
+    def start_controller(self):
+        """It knows nothing of one before it."""
+        self.placement = Placement(two_cpus, self.settings)
+        self.policy = Reconfiguration(
+            lambda: [2],
+            lambda: self.free,
+            ConfigurationSettings(timeout_s=1, alpha=1, window=1),
+            self.placement,
+        )
 
     def add(self, slot, of=None, auto=1):
         group = GroupTelemetry(
@@ -94,16 +104,19 @@ class World:
         for name, rate in rates.items():
             self.slots[{"strict": STRICT, "best_effort": BEST_EFFORT}[name]]["rate"] = rate
         for _ in range(2 * seconds):
-            self.now += SECOND // 2
-            for state in self.slots.values():
-                state["arrivals"] += state["rate"] // 2
-            self.policy.observe(
-                {slot: self.observed(state) for slot, state in self.slots.items()},
-                dict.fromkeys(self.slots, 0),
-                self.now,
-            )
-            for slot, state in self.slots.items():
-                self.obey(self.policy.wanted(slot), state)
+            self.half_second()
+
+    def half_second(self):
+        self.now += SECOND // 2
+        for state in self.slots.values():
+            state["arrivals"] += state["rate"] // 2
+        self.policy.observe(
+            {slot: self.observed(state) for slot, state in self.slots.items()},
+            dict.fromkeys(self.slots, 0),
+            self.now,
+        )
+        for slot, state in self.slots.items():
+            self.obey(self.policy.wanted(slot), state)
 
     @staticmethod
     def observed(state):
@@ -161,19 +174,100 @@ def test_one_look_is_no_reason_for_a_change(world):
     assert world.placement.seats == ()
 
 
-def test_a_model_has_its_workers_where_it_is_to_run_first_in_front():
-    world = World(slo_ms=35)
+def test_a_model_has_its_workers_where_it_is_to_run_first_in_front(world, monkeypatch):
+    monkeypatch.setattr(module, "decide", lambda *_: Decision(SHARED, Outlook()))
     world.run(10, strict=10, best_effort=1000)
     wanted = world.policy.wanted(BEST_EFFORT)
-    assert [preference for preference, _ in wanted.preferences] == sorted(
-        preference for preference, _ in wanted.preferences
-    )
     assert wanted.pin is False
     commands = with_configuration(Commands(SlotCommands(), (GroupCommands(),)), wanted)
     assert tuple(group.wanted_cpus for group in commands.groups) == tuple(
         where.cpus for where in wanted.slices
     )
-    assert [group.preference for group in commands.groups] == list(wanted.preferences)
+    shares = world.policy.shares(BEST_EFFORT)
+    assert shares == (GroupShare(), GroupShare((1, 1)))
+    shared = with_shares(commands, shares)
+    assert [group.preference for group in shared.groups] == [(0, 0), (1, 1)]
+
+
+def test_what_groups_get_is_said_of_workers_that_serve_on_their_sets_and_of_no_others():
+    world = World(slo_ms=35)
+    world.run(2, strict=10, best_effort=1000)
+    assert not any(world.policy.shares(slot) for slot in world.slots)
+    world.obeys = False
+    world.run(8)
+    assert world.placement.seats
+    assert world.policy.wanted(BEST_EFFORT) or world.policy.wanted(STRICT)
+    # The old workers are everywhere: nothing of the new ones holds for them while these load.
+    assert not any(world.policy.shares(slot) for slot in world.slots)
+    world.obeys = True
+    world.run(8)
+    assert [len(world.policy.shares(slot)) for slot in world.slots] == [
+        len(state["groups"]) for state in world.slots.values()
+    ]
+    # A controller that was started anew finds the workers where they are, and leaves them there.
+    before = {slot: world.policy.shares(slot) for slot in world.slots}
+    world.start_controller()
+    world.run(10, strict=10, best_effort=1000)
+    assert {slot: world.policy.shares(slot) for slot in world.slots} == before
+    assert all(world.policy.wanted(slot) is None for slot in world.slots)
+
+
+def group(cpus, cap=8, **values):
+    return GroupTelemetry(group_instances=1, group_cap=cap, group_slices=of_cpus(cpus), **values)
+
+
+SETS = (
+    Seat(4, ("s/1", "t/1"), ()),
+    Seat(2, ("s/1",), ()),
+    Seat(1, ("s/1", "u/1"), ("b/1",)),
+    Seat(1, (), ("b/1",)),
+)
+CPUS = ([0, 1, 2, 3], [4, 5], [6], [7])
+RATES = {4: 300.0, 2: 200.0, 1: 120.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "yields", "groups", "expected"),
+    [
+        # Strict work first where no best effort is, in proportion to what each set can do; its
+        # own best effort the other way round, and without it as the last resort.
+        (
+            "s",
+            0,
+            [0, 1, 2],
+            [((0, 1), (1000, 1)), ((0, 1), (667, 1)), ((1, 0), (400, 1000))],
+        ),
+        # On sets that are all for strict work its best effort is taken as it comes.
+        ("t", 0, [0], [((0, 1), (1000, 1000))]),
+        ("u", 0, [2], [((1, 0), (1000, 1000))]),
+        # Best effort: where no strict work is.
+        ("b", 1, [2, 3], [((1, 1), (1000, 1000)), ((0, 0), (1000, 1000))]),
+        # Two groups on one set share what the set can do.
+        (
+            "s",
+            0,
+            [0, 0, 1],
+            [((0, 1), (750, 1000)), ((0, 1), (750, 1000)), ((0, 1), (1000, 1000))],
+        ),
+        # Not all on sets of its own: it is on its way.
+        ("s", 0, [0, 3], []),
+        ("x", 0, [0], []),
+        ("s", 0, [], []),
+    ],
+)
+def test_what_each_group_gets(name, yields, groups, expected):
+    seen = Observed(
+        SlotIdentity(model_name=name, model_version="1"),
+        0,
+        lambda: [group(CPUS[at], group_yields=yields) for at in groups],
+        SlotChange(),
+        None,
+    )
+    slices = [ComputeSlice("", "host", "", 1.0, 1.0, 0, tuple(cpus)) for cpus in CPUS]
+    found = shares(seen, SETS, slices, RATES)
+    assert [(each.preference, each.weight_milli) for each in found] == expected
+    for of_class in (0, 1):
+        assert not found or any(each.weight_milli[of_class] == 1000 for each in found)
 
 
 @pytest.mark.parametrize("change", ["auto", "profile", "class", "settings"])
@@ -273,3 +367,119 @@ def test_a_model_that_follows_another_on_its_slot_has_a_rate_of_its_own(world, m
     state["identity"] = dataclasses.replace(state["identity"], model_name="other")
     world.run(4, best_effort=0)
     assert {each["other/1"] for each in rates if "other/1" in each} == {0}
+
+
+class Story(World):
+    """A server whose workers take time to load, now and then in vain, under arrivals by chance."""
+
+    def __init__(self, seed, failures):
+        super().__init__(slo_ms=50)
+        self.policy.settings = ConfigurationSettings(timeout_s=2)
+        self.slots[STRICT]["profile"] = profile(FAST)
+        self.add(2)
+        self.lot, self.failures = random.Random(seed), failures
+        self.loading = {}
+        self.taken = []
+        """When, and the split that was taken."""
+
+    def run(self, seconds, **rates):
+        for _ in range(2 * seconds):
+            before = self.placement.seats
+            for slot, rate in zip(self.slots, rates.values(), strict=True):
+                # As for many independent clients: the square root is the spread of their number.
+                some = self.lot.gauss(rate / 2, math.sqrt(rate / 2))
+                self.slots[slot]["rate"] = 2 * max(0, round(some))
+                self.slots[slot]["depth"] = self.lot.randint(0, 3)
+            self.half_second()
+            if self.placement.seats != before:
+                self.taken.append((self.now, self.placement.seats))
+            self.check()
+
+    def obey(self, wanted, state):
+        change = state["change"]
+        if wanted and wanted.request != change.change_request:
+            state["change"] = SlotChange(wanted.request, ChangeState.UNDER_WAY)
+            self.loading[wanted.request, id(state)] = self.lot.randint(1, 6)
+        elif wanted and change.change_state == ChangeState.UNDER_WAY:
+            key = wanted.request, id(state)
+            self.loading[key] -= 1
+            if not self.loading[key]:
+                if self.lot.random() < self.failures:
+                    state["change"] = SlotChange(wanted.request, ChangeState.UNDONE)
+                else:
+                    state["change"] = SlotChange()  # as one that is not there yet
+                    super().obey(wanted, state)
+
+    def check(self):
+        """One model changes at a time, and every class of every model has somebody to take it."""
+        under_way = [
+            slot
+            for slot, state in self.slots.items()
+            if state["change"].change_state == ChangeState.UNDER_WAY
+        ]
+        assert len(under_way) <= 1
+        for slot, state in self.slots.items():
+            assert state["groups"]
+            shares = self.policy.shares(slot)
+            assert len(shares) in (0, len(state["groups"]))
+            assert all(weight >= 1 for share in shares for weight in share.weight_milli)
+            wanted = self.policy.wanted(slot)
+            assert wanted is None or wanted.groups
+
+    def where(self):
+        return {slot: set(self.places(slot)) for slot in self.slots}
+
+
+LIGHT, HEAVY = (
+    {"strict": 30, "best_effort": 300, "other": 200},
+    {"strict": 180, "best_effort": 300, "other": 200},
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("failures", [0.0, 0.3])
+def test_a_shift_of_load_changes_the_split_which_then_settles(seed, failures):
+    story = Story(seed, failures)
+    found = []
+    for load in (LIGHT, HEAVY, LIGHT):
+        story.taken.clear()
+        shifted = story.now
+        story.run(120, **load)
+        found.append((story.placement.seats, story.where()))
+        # Soon after the shift, and then no more.
+        assert len(story.taken) == 1
+        assert story.taken[0][0] - shifted <= 40 * SECOND
+    (light, at_light), (heavy, at_heavy), (again, _) = found
+    assert len(light) == 2
+    assert heavy == ()
+    assert len(again) == 2
+    assert all(place != {0} for place in at_light.values())
+    assert all(place == {0} for place in at_heavy.values())
+
+
+def test_requests_that_wait_on_a_smaller_set_are_no_reason_to_leave_it():
+    """They wait because it is smaller; where there is more room they are fewer, and so on."""
+    world = World(slo_ms=50)
+    world.slots[STRICT]["profile"] = profile(FAST)
+    changes = []
+    for _ in range(60):
+        before = world.placement.seats
+        world.slots[STRICT]["depth"] = 8 if before else 1
+        world.run(1, strict=30, best_effort=1000)
+        changes.append(world.placement.seats != before)
+    assert sum(changes) == 1
+    assert len(world.placement.seats) == 2
+
+
+def test_a_load_that_is_about_where_two_splits_are_as_good_changes_less_and_less(
+    world, monkeypatch
+):
+    splits = itertools.cycle([SHARED] * 4 + [()] * 4)
+    everybody = (Seat(2, ("m0/1",), ("m1/1",)),)
+    monkeypatch.setattr(module, "decide", lambda *_: Decision(next(splits) or everybody, Outlook()))
+    changes = []
+    for _ in range(100):
+        before = world.placement.seats
+        world.run(1, strict=10, best_effort=1000)
+        changes.append(world.placement.seats != before)
+    assert 1 <= sum(changes) <= 2, "as often as it was wanted it would be 25"

@@ -54,6 +54,11 @@ public final class Generation {
         return workers;
     }
 
+    /** Whether it is known of each worker whether it loads. */
+    boolean isSettled() {
+        return workers().stream().allMatch(worker -> worker.firstLoad.isDone());
+    }
+
     /** Why a worker is not there, in a line; empty when none is missing or nobody knows. */
     public String problem() {
         return WorkerRoster.problemOf(workers());

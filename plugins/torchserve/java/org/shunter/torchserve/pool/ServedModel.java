@@ -231,7 +231,9 @@ public final class ServedModel implements WorkerModel {
     public void keep() {
         published.groups();
         published.defaultVersion();
-        wanted.obey(pool, host::execute);
+        if (pool.current().isSettled()) { // else who waits for workers to load would be told that they did not
+            wanted.obey(pool, host::execute);
+        }
         dispatcher.refresh();
     }
 

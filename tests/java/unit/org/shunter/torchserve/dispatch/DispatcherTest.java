@@ -1,5 +1,6 @@
 package org.shunter.torchserve.dispatch;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
@@ -12,11 +13,13 @@ import static org.shunter.torchserve.forming.RequestClass.STRICT;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.queue.Reply;
@@ -293,6 +296,65 @@ class DispatcherTest {
         model.serve(4);
         model.command(() -> model.weigh(0, STRICT, 0));
         assertEquals(List.of(503), model.strict("refused").statuses);
+    }
+
+    /** A worker of four requests in each group; of best effort the controller gave each a part. */
+    private TestModel.FakeWorker[] shared(final int[] preferences, final int[] weights) {
+        final TestModel.FakeWorker[] workers = new TestModel.FakeWorker[preferences.length];
+        for (int group = 0; group < workers.length; group++) {
+            workers[group] = model.new FakeWorker(model.group(group), 4);
+        }
+        model.command(
+                () -> {
+                    for (int group = 0; group < workers.length; group++) {
+                        final int offset = ModelSlot.of(ControlLayout.S_PREFERENCE, BEST_EFFORT);
+                        model.slot.set(ModelSlot.ofGroup(offset, group), preferences[group]);
+                        model.weigh(group, BEST_EFFORT, weights[group]);
+                    }
+                });
+        return workers;
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        // Groups of one preference share what waits, by their weights.
+        "8, 0 0, 1000 1000, 4 4",
+        "6, 0 0, 1000 500, 4 2",
+        "8, 0 0, 1000 250, 4 1",
+        "2, 0 0, 1000 1000, 1 1",
+        // A lower number goes first, and the next one gets what is left.
+        "4, 1 0, 1000 1000, 0 4",
+        "4, 0 1, 1000 1000, 4 0",
+        "5, 1 0, 1000 1000, 1 4",
+        // The last resort takes one at a time, and is not left out.
+        "8, 1 0, 1 1000, 1 4",
+        "3, 1 0, 1 1000, 0 3",
+    })
+    void groupsGetThePartThatTheControllerSays(
+            final int requests, final String preferences, final String weights, final String sizes) {
+        final TestModel.FakeWorker before = busy(1);
+        for (int i = 0; i < requests; i++) {
+            model.bestEffort("b" + i);
+        }
+        final TestModel.FakeWorker[] workers = shared(numbers(preferences), numbers(weights));
+        model.dispatcher.setWorkers(List.of(workers));
+        before.drain();
+        end(before);
+        final int[] found = new int[workers.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = workers[i].running().size();
+        }
+        assertArrayEquals(numbers(sizes), found);
+        for (int round = 0; round < requests; round++) {
+            for (final TestModel.FakeWorker worker : workers) {
+                end(worker);
+            }
+        }
+        model.requests.forEach(request -> assertEquals(List.of(200), request.statuses));
+    }
+
+    private static int[] numbers(final String text) {
+        return Stream.of(text.split(" ")).mapToInt(Integer::parseInt).toArray();
     }
 
     @Test

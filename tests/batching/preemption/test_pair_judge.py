@@ -1,4 +1,4 @@
-"""Who may run beside whom: by profiles, and by what is measured while serving."""
+"""Who stays beside whom, by what is measured while serving."""
 
 import math
 import random
@@ -9,72 +9,12 @@ from hypothesis import strategies as st
 
 from shunter.batching.page.layout import SIZE_BUCKETS
 from shunter.batching.preemption.evidence import Evidence
-from shunter.batching.preemption.padding import Capacity, Pass, may_pad
 from shunter.batching.preemption.pair_judge import FIRST_PAUSE_NS, PATIENCE_NS, PairJudge, Served
 
 MS = 10**6
 CYCLE_NS = 100 * MS
 PAIR = (0, 1)
-HALF = Pass(solo_ns=10 * MS, cpu_ns=20 * MS)
-"""On four cores half of the machine."""
 
-
-# ---- by profiles
-
-
-@pytest.mark.parametrize(
-    ("best_effort", "capacity", "allowed"),
-    [
-        # Rule 1: a segment that strict work may have to wait for.
-        (Pass(10 * MS, 10 * MS, segment_ns=200_000), Capacity(4), True),
-        (Pass(10 * MS, 10 * MS, segment_ns=200_001), Capacity(4), False),
-        (Pass(10 * MS, 10 * MS), Capacity(4), False),
-        (Pass(100_000, 100_000), Capacity(4), True),
-        (Pass(10 * MS, 10 * MS), Capacity(4, takes_back=True), True),
-        # Rule 2: cores.
-        (Pass(100_000, 160_000), Capacity(4), True),
-        (Pass(100_000, 161_000), Capacity(4), False),
-        (Pass(100_000, 200_000), Capacity(4, takes_back=True), True),
-        (Pass(100_000, 201_000), Capacity(4, takes_back=True), False),
-        # How many multiprocessors a pass on a GPU keeps busy is not known, how long it is may be.
-        (Pass(100_000, 0), Capacity(4), None),
-        (Pass(10 * MS, 0, segment_ns=200_001), Capacity(4), False),
-    ],
-)
-def test_both_rules_must_hold(best_effort, capacity, allowed):
-    assert may_pad(HALF, best_effort, capacity) is allowed
-
-
-def test_without_the_cores_of_the_strict_pass_nothing_is_known():
-    assert may_pad(Pass(10 * MS, 0), Pass(100_000, 1), Capacity(4, takes_back=True)) is None
-
-
-def test_a_wider_margin_and_less_patience_allow_less():
-    light = Pass(10 * MS, 10 * MS, segment_ns=200_000)
-    assert not may_pad(HALF, light, Capacity(4), margin=0.3)
-    assert not may_pad(HALF, light, Capacity(4), slow_down=0.01)
-
-
-PASSES = st.builds(
-    Pass,
-    solo_ns=st.integers(1, 10**10),
-    cpu_ns=st.integers(1, 10**12),
-    segment_ns=st.integers(0, 10**10),
-)
-CAPACITIES = st.builds(
-    Capacity,
-    cores=st.integers(1, 256),
-    takes_back=st.booleans(),
-)
-
-
-@given(PASSES, PASSES, CAPACITIES)
-def test_what_takes_cores_back_never_allows_less(strict, best_effort, capacity):
-    better = Capacity(capacity.cores, takes_back=True)
-    assert may_pad(strict, best_effort, better) >= may_pad(strict, best_effort, capacity)
-
-
-# ---- by measurement
 
 SEEDS = settings(max_examples=15, derandomize=True)
 """Always the same ones: what is rare by design must not fail a run now and then."""
