@@ -82,6 +82,17 @@ static uint64_t fail_untaken(struct shunter_served *served, uint64_t now_ns) {
     return until_ns;
 }
 
+/* Since when somebody waits for whom a worker could do more than wait for its clients; 0: nobody. */
+static uint64_t waiting_since_ns(const struct shunter_served *served) {
+    uint64_t since_ns = served->outside_ns;
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        const struct shunter_class_list *list = &served->lists[class];
+        const uint64_t first_ns = list->count ? served->waiting[list->first].arrival_ns : 0;
+        since_ns = first_ns && (!since_ns || first_ns < since_ns) ? first_ns : since_ns;
+    }
+    return since_ns;
+}
+
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     uint64_t next = SHUNTER_NEVER;
     shunter_refuse(served, now_ns);
@@ -96,5 +107,8 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     const bool wants = served->lists[0].count || served->lists[1].count || served->indirect;
     atomic_store(
         shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE), wants);
+    shunter_set(
+        shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_SINCE_NS),
+        waiting_since_ns(served));
     return next;
 }

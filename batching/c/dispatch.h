@@ -126,6 +126,7 @@ struct shunter_served {
     uint32_t indirect; /* requests in flight whose answers the owner sends */
     uint64_t gathered_bytes; /* by workers that are gone */
     bool streamed; /* answers come in parts, for as long as clients take: nothing is sent ahead */
+    uint64_t outside_ns; /* since when requests wait that have no entry, as its owner says; 0: none */
     struct shunter_telemetry telemetry;
     struct shunter_service service;
     uint64_t strict_steps; /* batches of strict requests that were given, or have ended */

@@ -57,7 +57,7 @@ class EntryStatus(IntEnum):
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
-QUEUE_VERSION = 4
+QUEUE_VERSION = 5
 PIECE = struct.Struct("<QII")
 """Of an input: offset in its region, bytes (0: it is not there), region."""
 BLOCK = 1 << 16
@@ -86,6 +86,7 @@ QUEUE = (
             Field("front_end_pid", "process that owns the queue"),
             Field("front_end_asleep", "1: it waits for its doorbell"),
             Field("front_end_wants_done", "1: ring it when a batch is done"),
+            Field("front_end_since_ns", "since when the first request waits for a worker; 0: none"),
         ),
     ),
 )

@@ -38,6 +38,7 @@ class PartsEnd:
         self._is_there.argtypes = [at, c_uint32, c_uint64, c_int]
         self._are_over.argtypes = self._are_late.argtypes = self._is_there.argtypes
         self._wait.argtypes = [at, c_uint32, at, at, at, c_uint32, c_uint64]
+        self._words, self._since = end.queue.words, end.queue.front_end("front_end_since_ns")
         self.batch = Batch(end.queue.entries)
         """The places of parts that are made together, as if they were requests."""
 
@@ -63,6 +64,10 @@ class PartsEnd:
         where = *self._end.waiting_at, entries, written, len(answers)
         most_ns = min(most_ns, LONGEST_SLEEP_NS)
         check(self._wait(*where, most_ns), "waiting for the place of a part", FrontEndError)
+
+    def waiting_since_ns(self) -> int:
+        """Since when a request waits that no worker has, 0: none does."""
+        return self._words[self._since]
 
     def is_there(self, parts: Parts) -> None:
         """The next part is in its place."""

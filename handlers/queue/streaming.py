@@ -14,8 +14,8 @@ part this time. All end together when the handler does, but for those of which i
 clients have gone; a handler may leave them out, and when nobody is left it is closed.
 
 A handler goes on when there are places for the next parts of all answers: up to eight of each may
-be on their way. Clients that let others of their batch wait too long for that find their next parts
-in a backlog; when it is full their answers end. The limits are a
+be on their way. Clients that let others wait too long for that, of their batch or for the worker,
+find their next parts in a backlog; when it is full their answers end. The limits are a
 :class:`~shunter.handlers.queue.tensor_config.Backlog`.
 """
 
@@ -52,7 +52,9 @@ class Reader(Parts):
         super().__init__(entry)
         self.rows, self.status = rows, int(EntryStatus.OK)
         self.held_ns = 0
-        """How long others have waited for it, less a share of the time since."""
+        """How long others of its batch have waited for it, less a share of the time since."""
+        self.stalled_ns = 0
+        """The same of requests that wait for the worker, while none of its batch could go on."""
         self.backlog: deque[list[Output]] = deque()
         """Parts for whose places nobody waits any more."""
         self.bytes = 0
@@ -103,6 +105,7 @@ class StreamingQueueWorker(PackedQueueWorker):
         super().__init__(end, infer, attach, padding, device)
         self._end, self._specs = PartsEnd(end), attach.outputs
         self._most_bytes, self._most_ns = backlog.bytes, backlog.ms * 1_000_000
+        self._most_stalled_ns = backlog.stall_ms * 1_000_000
         self._given_ns = 0
 
     def _again(self, batch: Batch, request: int, count: int) -> int:
@@ -202,14 +205,28 @@ class StreamingQueueWorker(PackedQueueWorker):
         """For a place of one of these; those for whom others do not wait any longer."""
         sleeping = waiting + [each for each in readers if each.backlog]
         if all(each in waiting for each in readers if each.goes_on and not each.backlog):
-            self._end.sleep(sleeping, LONGEST_SLEEP_NS)  # nobody waits for another
-            return []
-        if tired := [each for each in waiting if each.held_ns >= self._most_ns]:
-            return tired
+            return self._stall(sleeping, waiting)  # none of the batch waits for another
+        if late := [each for each in waiting if each.held_ns >= self._most_ns]:
+            return late
         begun_ns = time.monotonic_ns()
         self._end.sleep(sleeping, self._most_ns - max(each.held_ns for each in waiting))
         for each in waiting:
             each.held_ns += time.monotonic_ns() - begun_ns
+        return []
+
+    def _stall(self, sleeping: list[Reader], waiting: list[Reader]) -> list[Reader]:
+        """The same while the worker waits for all of its clients: only other requests wait."""
+        left_ns = LONGEST_SLEEP_NS
+        if self._end.waiting_since_ns():
+            if late := [each for each in waiting if each.stalled_ns >= self._most_stalled_ns]:
+                return late
+            left_ns = self._most_stalled_ns - max(each.stalled_ns for each in waiting)
+        begun_ns = time.monotonic_ns()
+        self._end.sleep(sleeping, left_ns)
+        if since_ns := self._end.waiting_since_ns():
+            stalled_ns = max(0, time.monotonic_ns() - max(begun_ns, since_ns))
+            for each in waiting:
+                each.stalled_ns += stalled_ns
         return []
 
     def _forgive(self, readers: list[Reader]) -> None:
@@ -219,6 +236,7 @@ class StreamingQueueWorker(PackedQueueWorker):
         self._given_ns = now_ns
         for each in readers:
             each.held_ns = max(0, each.held_ns - share_ns)
+            each.stalled_ns = max(0, each.stalled_ns - share_ns)
 
     def _deliver(self, readers: list[Reader]) -> None:
         """All that was kept and has places now."""

@@ -13,7 +13,7 @@ from shunter.handlers.device.torch_types import torch_type
 
 _SIDES = ("inputs", "outputs")
 _FORM = ("batched", "streamed", "request_bytes", "answer_bytes")
-_BACKLOG = ("backlog_bytes", "backlog_ms")
+_BACKLOG = ("backlog_bytes", "backlog_ms", "stall_ms")
 _KEYS = (*_SIDES, *_FORM, *_BACKLOG, "ragged", "buckets", "graphs")
 
 
@@ -45,12 +45,14 @@ UNPADDED = Padding()
 
 @dataclass(frozen=True)
 class Backlog:
-    """How far a client may be behind others whose streamed answers are of the same batch."""
+    """How far a client of a streamed answer may be behind."""
 
     bytes: int = 1 << 20
     """Of parts that are kept for it when others do not wait any more; with more its answer ends."""
     ms: int = 5000
-    """So long others wait for it."""
+    """So long others of its batch wait for it."""
+    stall_ms: int = 30_000
+    """So long requests of other batches wait for it, while none of its own could go on."""
 
 
 USUAL_BACKLOG = Backlog()
@@ -154,6 +156,7 @@ def _backlog(tensors: Mapping[str, Any], form: PackedForm) -> Backlog:
     return Backlog(
         tensors.get("backlog_bytes", USUAL_BACKLOG.bytes),
         tensors.get("backlog_ms", USUAL_BACKLOG.ms),
+        tensors.get("stall_ms", USUAL_BACKLOG.stall_ms),
     )
 
 

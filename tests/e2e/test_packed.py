@@ -112,6 +112,7 @@ def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
         "streamed": True,
         "backlog_bytes": 4096,
         "backlog_ms": 300,
+        "stall_ms": 3000,
     }
     config = {"shunter": {"tensors": tensors, "network": "1x1x8"}}
     name = serve(handler="batchmates", config=config).name
@@ -135,6 +136,12 @@ def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
                 async for _ in slow:
                     pass
             assert len(await whole(first, name, 3)) == 3
+            alone = first.stream(name, np.array(10**9))
+            await anext(alone)  # no other is in its batch, but others wait for the worker
+            assert len(await whole(others[0], name, 3)) == 3
+            with pytest.raises(TooSlowError):
+                async for _ in alone:
+                    pass
 
     asyncio.run(main())
 

@@ -21,7 +21,7 @@ from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue import front_end_link
 from shunter.nic_frontend import build, library
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
-from shunter.nic_frontend.wire.header import Header, behind
+from shunter.nic_frontend.wire.header import Header, behind, unpack
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
@@ -44,6 +44,14 @@ class PythonCore(Core):
     def grant(self, session_id):
         found = self.sessions.get(session_id)
         return found.grant if found else 0
+
+    def awaits(self, datagram):
+        header = unpack(datagram)
+        session = self.sessions.get(header.session)
+        if session is None or not session.awaits(header.req_id, header.seq):
+            return False
+        call, runs = session.call(header.req_id), self.functions[session.func_id].runs
+        return not runs or (header.status, header.total) == (call.rows, call.bytes)
 
     def close(self):
         pass
@@ -169,6 +177,12 @@ def both(built):
     yield make
     for core in made:
         core.close()
+
+
+@pytest.fixture(scope="session")
+def python_core():
+    """How the reference is made."""
+    return PythonCore
 
 
 @pytest.fixture(params=["python", "c"])

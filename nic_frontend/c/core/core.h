@@ -218,6 +218,8 @@ void shunter_core_tick(struct shunter_core *core, uint64_t now_ns);
 bool shunter_core_is_receiving(const struct shunter_core *core); /* a request in parts */
 bool shunter_core_is_pressed(const struct shunter_core *core); /* or sessions wait for room */
 uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id);
+/* Sessions wait for entries of this function. */
+bool shunter_core_has_row(const struct shunter_core *core, uint16_t func_id);
 /* Of all answers that a session may have at once, with their headers; 0 when it is not there. */
 uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t session);
 uint32_t shunter_core_sessions(const struct shunter_core *core);

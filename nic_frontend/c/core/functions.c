@@ -158,6 +158,10 @@ uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t fun
     return core->functions[func_id] ? core->functions[func_id]->free : 0;
 }
 
+bool shunter_core_has_row(const struct shunter_core *core, uint16_t func_id) {
+    return core->functions[func_id] && !is_alone(&core->functions[func_id]->waiting);
+}
+
 void shunter_core_load(
     const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit) {
     const struct function *function = core->functions[func_id];

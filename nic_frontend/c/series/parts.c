@@ -48,16 +48,11 @@ static void give(const struct shunter_core *core, struct function *function, str
 
 /* A part that is there goes to who asks for it. */
 static void send_part(
-    struct shunter_core *core, struct session *session, struct series *series, uint32_t number,
-    uint64_t now_ns) {
-    struct call *call = shunter_asks(session, series, number);
-    if (!call || !is_there(series, number)) {
-        return;
-    }
+    struct shunter_core *core, const struct session *session, struct call *call,
+    struct series *series, uint32_t number, uint64_t now_ns) {
     struct function *function = function_of(core, session);
     call->entry = *shunter_place_of(series, number);
     *shunter_place_of(series, number) = NO_ENTRY;
-    *shunter_next_of(series, number) = 0;
     function->owners[call->entry].req_id = call->req_id;
     shunter_become(core, function, call, RUNNING, now_ns);
     shunter_core_finished(
@@ -154,10 +149,13 @@ void shunter_series_next(
         .begun_ns = now_ns,
         .arrived_ns = now_ns};
     shunter_become(core, function, call, RX_COMPLETE, now_ns);
-    *shunter_next_of(series, number) = call->req_id;
     series->last_ns = now_ns;
-    series->asked = number > series->asked ? number : series->asked;
-    send_part(core, session, series, number, now_ns);
+    if (comes) {
+        *shunter_next_of(series, number) = call->req_id;
+        series->asked = number > series->asked ? number : series->asked;
+    } else { // it is there, and where it would wait somebody may, for one far ahead
+        send_part(core, session, call, series, number, now_ns);
+    }
     if (series->call.state == FAILED) {
         shunter_series_end_if_told(core, session, series, now_ns);
         return;
@@ -178,7 +176,12 @@ void shunter_core_part(
     series->bytes[number % SHUNTER_PARTS_AHEAD] = bytes;
     series->last_ns = now_ns;
     if (series->call.state != FORGOTTEN) {
-        send_part(core, find(core, series->session), series, number, now_ns);
+        struct session *session = find(core, series->session);
+        struct call *call = shunter_asks(session, series, number);
+        if (call) {
+            *shunter_next_of(series, number) = 0;
+            send_part(core, session, call, series, number, now_ns);
+        }
         give(core, function, series);
     }
 }

@@ -174,7 +174,9 @@ bool shunter_series_cancel(
     struct shunter_core *core, struct session *session, uint64_t req_id, uint64_t now_ns) {
     struct series *series = shunter_series_find(session, (uint32_t)req_id);
     if (!series || series->call.req_id != req_id) {
-        if (call_of(session, req_id)->req_id != req_id && may_come(session, req_id)) {
+        const struct call *call = call_of(session, req_id);
+        const bool is_here = call->req_id == req_id && call->state != FREE;
+        if (!is_here && req_id > session->done && may_come(session, req_id)) {
             session->unwanted[req_id % SHUNTER_WINDOW] = req_id;
         }
         return false;

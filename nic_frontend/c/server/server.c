@@ -22,9 +22,13 @@
 static uint64_t dispatch(struct shunter_server *server) {
     uint64_t next = UINT64_MAX;
     for (uint32_t i = 0; i < server->func_count; i++) {
-        const uint64_t at =
-            shunter_dispatch(
-                server->serving[server->func_ids[i]]->served, server->now_ns);
+        struct shunter_served *served = server->serving[server->func_ids[i]]->served;
+        if (served->streamed) { // parts of answers may have taken the entries that others wait for
+            const bool waits = shunter_core_has_row(server->core, server->func_ids[i]);
+            served->outside_ns =
+                !waits ? 0 : served->outside_ns ? served->outside_ns : server->now_ns;
+        }
+        const uint64_t at = shunter_dispatch(served, server->now_ns);
         next = at < next ? at : next;
     }
     return next;

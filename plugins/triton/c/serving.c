@@ -35,12 +35,23 @@ static void withdraw(struct shunter_function *function, uint64_t now_ns) {
     }
 }
 
+/* Since when a request has no entries yet; 0: all that wait have. */
+static uint64_t outside_ns(const struct shunter_function *function) {
+    uint64_t since_ns = 0;
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        const struct shunter_call *first = function->backlog[class].first;
+        since_ns = first && (!since_ns || first->came_ns < since_ns) ? first->came_ns : since_ns;
+    }
+    return since_ns;
+}
+
 /* Take in what workers have answered and give away what can be given. That a batch was done before its
  * worker saw that this is to be told is found by looking once more. */
 static void decide(struct shunter_function *function) {
     do {
         const uint64_t now_ns = shunter_now_ns();
         shunter_collect(function->served, now_ns);
+        function->served->outside_ns = outside_ns(function);
         const uint64_t next_ns = shunter_dispatch(function->served, now_ns);
         if (function->withdraws) {
             withdraw(function, now_ns);

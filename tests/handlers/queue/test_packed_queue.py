@@ -502,3 +502,59 @@ def test_a_worker_with_a_device_of_its_own_copies_there(make):
         entries = ask(front, ([1, 2], b"a"), ([3], b"b"))
         assert front.run(worker, *entries) == [OK, OK]
         assert answers(front, entries) == [5, 4]
+
+
+BYTE = TensorSpec("byte", "int8", (ANY,))
+MARK = 0x5A
+GAPS = [(1, 0, 1), (63, 1, 65), (64, 3, 0), (5, 2, 5), (0, 0, 1)]
+"""Bytes of two tensors with some strings between them: gaps of 0 to 63 bytes."""
+
+
+def marked(packing, tensors):
+    """A run with something in the gaps between its tensors, and how much there is of that."""
+    run = packing.pack(tensors)
+    _, places = packing.places(run)
+    ends = [packing.header, *(each.offset + each.bytes for each in places)]
+    count = 0
+    for end, place in zip(ends, places, strict=False):
+        run[end : place.offset] = bytes([MARK]) * (place.offset - end)
+        count += place.offset - end
+    return run, count
+
+
+@pytest.mark.parametrize(
+    "padding", [UNPADDED, Padding(buckets=(8, 100)), Padding(ragged=True)], ids=str
+)
+def test_what_lies_between_tensors_reaches_no_handler_and_no_other_client(make, padding):
+    specs = [BYTE, TEXTS, TensorSpec("other", "int8", (ANY,))]
+    seen = []
+
+    def infer(batch):
+        numbers = [batch["byte"], batch["other"]]
+        tensors = [each for given in numbers for each in (given if padding.ragged else [given])]
+        memory = b"".join(bytes(each.untyped_storage()) for each in tensors if each.numel())
+        seen.append((memory, str([batch[name] for name in ("byte", "texts", "other")])))
+        return [torch.zeros(n, dtype=torch.int8) for n in range(len(batch))], [
+            ["x"] * n for n in range(len(batch))
+        ], [torch.ones(3, dtype=torch.int8)] * len(batch)
+
+    front, worker = make(specs, specs, infer, padding)
+    requests = [([1] * a, ["t"] * b, [2] * c) for a, b, c in GAPS]
+    for is_marked in (True, False):
+        entries = ask(front, *requests)
+        front.results[0][:] = MARK  # of another client's answer
+        counts = 0
+        for entry, request in zip(entries, requests, strict=True):
+            run, count = marked(front.requests, request)
+            counts += count
+            if is_marked:
+                front.ask_run(entry, run)
+                assert front.answers.unpack(run)[1][2].tolist() == request[2]  # as clients do
+        assert counts > 200
+        assert front.run(worker, *entries) == [OK] * len(entries)
+        for n, entry in enumerate(entries):
+            size = front.queue.words[front.queue.entry(entry, "entry_result_bytes")]
+            whole = front.answers.pack([[0] * n, ["x"] * n, [1] * 3])
+            assert front.results[0][entry, :size].tobytes() == whole  # also between its tensors
+    assert seen[0][1] == seen[1][1]
+    assert bytes([MARK]) not in seen[0][0]

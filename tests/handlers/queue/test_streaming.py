@@ -1,15 +1,23 @@
 """Handlers that yield: what becomes a part of whose answer, and what is wrong of whom."""
 
+import contextlib
 import os
+import random
 import threading
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from packed_front import PackedFront
 
 from shunter.batching.queue.layout import EntryStatus
 from shunter.batching.queue.native import FrontEndError
+from shunter.batching.queue.native_parts import LONGEST_SLEEP_NS, PartsEnd
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
+from shunter.handlers.queue import streaming
 from shunter.handlers.queue.streaming import StreamingQueueWorker
 from shunter.handlers.queue.tensor_config import UNPADDED, USUAL_BACKLOG, Backlog
 
@@ -266,6 +274,109 @@ def test_when_all_are_behind_the_handler_waits_and_nobody_is_let_go(run):
     found = run(infer, given=given, backlog=Backlog(1 << 20, 0))
     assert found[:2] == ([BAD, OK, OK], [[], *WHOLE[1:]])
     assert [said[1] for said, _ in seen] == list(range(PLACES))
+
+
+class Times:
+    """A story in which all clients of a batch ask for one more part from time to time, and others
+    wait for the worker from one time to another; time passes only while it sleeps."""
+
+    def __init__(self, asks, waits):
+        """``asks``: times, ascending; ``waits``: pairs of times, ascending and apart."""
+        self.now, self.asks, self.waits, self.parts = 1, asks, waits, 0
+
+    def __enter__(self):
+        self.run = Stories()
+        clock = SimpleNamespace(monotonic_ns=lambda: self.now)
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self.run.close)
+        self._stack.enter_context(mock.patch.object(streaming, "time", clock))
+        sleep = lambda _, sleeping, most_ns: self.pass_time(most_ns)  # noqa: E731
+        self._stack.enter_context(mock.patch.object(PartsEnd, "sleep", sleep))
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+    def pass_time(self, most_ns):
+        assert most_ns > 0
+        self.now += min(most_ns, LONGEST_SLEEP_NS, *(at - self.now for at in self.asks[:1]))
+        while self.asks and self.asks[0] <= self.now:
+            self.asks.pop(0)
+            self.parts += 1
+            for entry in range(REQUESTS):
+                self.run.give(entry, min(self.parts, PLACES))
+        self.look()
+
+    def look(self):
+        since = next((a for a, b in self.waits if a <= self.now < b), 0)
+        self.run.words[self.run.queue.front_end("front_end_since_ns")] = since
+
+    def __call__(self, n, stall_ms):
+        """A handler of so many steps; what came of it."""
+
+        def infer(batch):
+            self.look()
+            yield from steps(self.run, [], n)(batch)
+
+        given = dict.fromkeys(range(REQUESTS), 0)
+        return self.run(infer, given=given, backlog=Backlog(0, 0, stall_ms))
+
+
+SECOND = 1_000_000_000
+
+
+def times_of(seed, most, longest):
+    """So many times, ascending, with up to that long between them."""
+    chosen, now = random.Random(seed), 1
+    return [now := now + chosen.randrange(1, longest) for _ in range(most)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0, 50, 3000, 30_000]), st.integers(0, PLACES - 1))
+def test_who_reads_nothing_or_sips_does_not_keep_the_worker_from_others_for_ever(
+    seed, stall_ms, sips
+):
+    begin, *asks = times_of(seed, 1 + sips, 3 * (stall_ms + 10) * SECOND // 1000)
+    with Times(asks, [(begin, 1 << 60)]) as times:
+        times(1 << 30, stall_ms)
+        assert times.run.late == [True] * REQUESTS
+        most_ns = begin + stall_ms * SECOND // 1000  # and a quarter of the time it may always be
+        assert times.now <= 4 * most_ns // 3 + 2 * LONGEST_SLEEP_NS
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0, 50, 3000]), st.integers(0, 6))
+def test_while_nobody_waits_for_the_worker_it_waits_for_its_clients_for_as_long_as_it_takes(
+    seed, stall_ms, waits
+):
+    asks = times_of(seed, PLACES, 200 * SECOND)
+    ends = times_of(seed + 1, 2 * waits, stall_ms * SECOND // 7000 + 2)
+    ends = [at + i // 2 * 50 * SECOND for i, at in enumerate(ends)]
+    pairs = list(zip(ends[::2], ends[1::2], strict=True)) if stall_ms else []
+    with Times(asks, pairs) as times:
+        assert times(PLACES, stall_ms)[:2] == ([OK] * REQUESTS, WHOLE)
+        assert times.run.late == [False] * REQUESTS
+
+
+def test_who_is_a_little_slower_than_the_handler_may_be_so_though_others_wait():
+    def story(works_ns):
+        asks = [n * (works_ns + 90_000_000) + 90_000_000 for n in range(PLACES)]
+        with Times(asks, [(1, 1 << 60)]) as times:
+
+            def infer(batch):
+                times.look()
+                for found in steps(times.run, [])(batch):
+                    yield found
+                    until = times.now + works_ns
+                    while times.now < until:
+                        times.pass_time(until - times.now)
+
+            given = dict.fromkeys(range(REQUESTS), 0)
+            times.run(infer, given=given, backlog=Backlog(0, 0, 200))
+            return times.run.late
+
+    assert story(300_000_000) == [False] * REQUESTS
+    assert story(0) == [True] * REQUESTS
 
 
 def test_who_has_ended_and_does_not_read_is_let_go(run):

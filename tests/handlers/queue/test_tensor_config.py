@@ -64,8 +64,9 @@ def test_how_batches_are_padded():
 
 
 def test_how_far_readers_may_be_behind():
-    assert config(streamed=True).backlog == Backlog(1 << 20, 5000)
-    assert config(streamed=True, backlog_bytes=0, backlog_ms=7).backlog == Backlog(0, 7)
+    assert config(streamed=True).backlog == Backlog(1 << 20, 5000, 30_000)
+    found = config(streamed=True, backlog_bytes=0, backlog_ms=7, stall_ms=9).backlog
+    assert found == Backlog(0, 7, 9)
 
 
 WRONG = [
@@ -93,6 +94,8 @@ WRONG = [
     ({"streamed": True, "backlog_ms": -1}, "backlog_ms: -1; allowed: 0 to"),
     ({"streamed": True, "backlog_bytes": True}, "backlog_bytes: True; allowed: 0 to"),
     ({"inputs": [TEXT], "backlog_ms": 5}, "backlog_ms: it is for models with streamed: true"),
+    ({"streamed": True, "stall_ms": -1}, "stall_ms: -1; allowed: 0 to"),
+    ({"stall_ms": 5}, "stall_ms: it is for models with streamed: true"),
     ({"backlog_bytes": 5}, "backlog_bytes: it is for models with streamed: true"),
     ({"inputs": [TEXT], "ragged": 1}, "ragged: 1; allowed: true or false"),
     ({"inputs": [TEXT], "buckets": 3}, "buckets: 3; allowed: a list of sizes"),

@@ -46,7 +46,12 @@ static int64_t make(shunter_session *session, struct call *call) {
     call->run = malloc((size_t)bytes);
     call->answer = malloc(shunter_packing(session)->answer_bytes);
     CHECK(shunter_pack(session, inputs, call->run, (size_t)bytes - 1) == bytes);
+    memset(call->run, 'o', (size_t)bytes); // of another program's memory nothing leaves with it
     CHECK(shunter_pack(session, inputs, call->run, (size_t)bytes) == bytes);
+    for (const uint8_t *gap = (uint8_t *)inputs[0].data + 8 * (size_t)call->size;
+         gap < (uint8_t *)inputs[1].data; gap++) {
+        CHECK(!*gap);
+    }
     for (unsigned i = 0; i < call->size; i++) {
         const int64_t value = i + 1;
         memcpy((uint8_t *)inputs[0].data + 8 * (size_t)i, &value, 8);

@@ -10,7 +10,7 @@
  *   Y worker entry at [status [now]]      it has answered an entry of a batch that goes on
  *   E entry class deadline again now rows    it waits (again 2: it was returned)
  *   R entry                                  it does not         F now    nothing waits any more
- *   C                     what was counted
+ *   C                     what was counted    O at    since then some wait outside, 0: none
  *   T now                 dispatch: batches as workers read them, what is too late, when to wake
  */
 #include <inttypes.h>
@@ -115,8 +115,9 @@ static void pass(uint64_t now) {
         show(worker);
     }
     printf(
-        "next %" PRId64 " wants %" PRIu64 "\n", (int64_t)next,
-        shunter_get(shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE)));
+        "next %" PRId64 " wants %" PRIu64 " since %" PRIu64 "\n", (int64_t)next,
+        shunter_get(shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE)),
+        shunter_get(shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_SINCE_NS)));
 }
 
 static void count(void) {
@@ -163,6 +164,8 @@ static void event(const char *line, int doorbell) {
         } else {
             shown[worker] = 0;
         }
+    } else if (sscanf(line, "O %" SCNu64, &now) == 1) {
+        served->outside_ns = now;
     } else if (sscanf(line, "D %u", &worker) == 1) {
         shunter_worker_drains(served, worker);
     } else if (sscanf(line, "G %u %u", &worker, &number) == 2) {

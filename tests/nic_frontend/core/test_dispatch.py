@@ -407,6 +407,7 @@ class Twin:
     def __init__(self):
         self.dispatch, self.lines = Dispatch(Policy(margin_ns=0, ageing_ns=0)), []
         self.telemetry = Telemetry()
+        self.outside = 0
 
     def waiting(self):
         """Those that are going to be refused too."""
@@ -421,6 +422,9 @@ class Twin:
 
     def _W(self, worker, cap, now):
         self.dispatch.hands[worker] = Hand(cap, now)
+
+    def _O(self, at):
+        self.outside = at
 
     def _D(self, worker):
         self.dispatch.hands[worker].draining = True
@@ -487,8 +491,9 @@ class Twin:
         held = [run for hand in self.dispatch.hands.values() for run in hand.held.values()]
         wants = self.waiting() or any(entry % 2 for run in held for entry in run.entries)
         following = -1 if following is None else following
-        self.lines.append(f"next {following} wants {int(bool(wants))}")
-
+        first = [line.oldest_ns for line in self.dispatch.lines if line]
+        since = min((at for at in (*first, self.outside) if at), default=0)
+        self.lines.append(f"next {following} wants {int(bool(wants))} since {since}")
 
     def _shown(self, entry):
         rows = self.dispatch._came[entry].rows
@@ -514,8 +519,8 @@ class Story:
         arriving = 12 if entries < 20 else 60
         for _ in range(300):
             self.random.choices(
-                [*kinds, self.leaves, self.passes, self.gives_up],
-                [1, 3, 0.5, 1, 12, arriving, 2, 16, 0.2],
+                [*kinds, self.leaves, self.passes, self.gives_up, self.waits_outside],
+                [1, 3, 0.5, 1, 12, arriving, 2, 16, 0.2, 1],
             )[0]()
         self.say("C")
 
@@ -596,6 +601,9 @@ class Story:
     def gives_up(self):
         self.free |= self.twin.waiting() - set(self.twin.dispatch.refused)
         self.say("F", self.now)
+
+    def waits_outside(self):
+        self.say("O", self.random.choice([0, 0, self.now, self.now - MS]))
 
     def passes(self):
         self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS, 20 * MS, 5 * SECOND])

@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.core import Place, Ready, Withdraw
+from oracle.series import Part, Unwanted
 from oracle.sessions import CallState, Session, keys_of
 from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.page.slices import read_slices
+from shunter.batching.queue.layout import PARTS_AHEAD
 from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import Header, behind, unpack
-from shunter.nic_frontend.wire.layout import Flags, MessageType
+from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
 EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)
@@ -45,11 +47,14 @@ WIDTHS |= {"tensor": 8, "reserved": 8, "tag": 64}
 class World:
     """A pair of cores and the clients of some sessions; every step goes to both."""
 
+    entries, least = ENTRIES, LEAST_REQUEST
+    times = (10, 10**6, 4 * 10**6, 10**9, 70 * 10**9)
+
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
         self.datagrams = self.held = self.let_gone = self.shared = self.runs = 0
-        self.packed = seed % 2
+        self.packed = self.is_packed(seed)
         self.sizes = RUNS if self.packed else SIZES
         self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
@@ -60,22 +65,35 @@ class World:
         self.is_shown = True
         self.slot, self.slices = 70, 1 << 570 | 1 << 63 | 3
         for core, line in zip(pair, self.lines, strict=True):
-            core.add_function(FUNC, self.sizes["inputs"], self.sizes["outputs"], ENTRIES)
+            core.add_function(FUNC, self.sizes["inputs"], self.sizes["outputs"], self.entries)
             if self.packed:
-                core.set_runs(FUNC, Runs(ROWS, LEAST_REQUEST, LEAST_ANSWER))
+                core.set_runs(FUNC, self.runs_of())
             core.set_defaults(FUNC, Defaults(1, 7_000, 12_000))
             core.set_hold(FUNC, self.slot, self.slices, self.now)
             core.hold_at(line, self.now)
         for n in range(SESSIONS):
             self.open(n)
 
+    @staticmethod
+    def is_packed(seed):
+        return seed % 2
+
+    def runs_of(self):
+        return Runs(ROWS, LEAST_REQUEST, LEAST_ANSWER)
+
+    def window(self, n):
+        return 2 + n
+
+    def shares(self, n):
+        return n == SHARES
+
     def open(self, n):
-        options = SEGMENT, 2 + n, keys_of(KEYS[n]), STREAM[n], PROTECT[n]
+        options = SEGMENT, self.window(n), keys_of(KEYS[n]), STREAM[n], PROTECT[n]
         for core in self.pair:
             session = Session(0x10000 + n, FUNC, PEERS[n], *options)
             session.pkt_no = 2**32 - 20
             session.origin, session.may_be_strict, session.key = n % 2, STRICT[n], n % 3
-            if n == SHARES:
+            if self.shares(n):
                 session.region, session.region_bytes = REGION, REGION_BYTES
             core.add_session(session, self.now)
         self.numbers[n] = 0
@@ -89,13 +107,13 @@ class World:
                 self.ready.add(action.entry)
                 self.runs += self.packed
                 assert 1 <= action.rows <= (ROWS if self.packed else 1)
-                assert not self.packed or LEAST_REQUEST <= action.bytes <= RUNS["inputs"][0]
+                assert not self.packed or self.least <= action.bytes <= RUNS["inputs"][0]
             elif isinstance(action, Withdraw):
                 self.ready.discard(action.entry)
             elif isinstance(action, Place):
                 owner = self.needed()[action.entry]
                 assert self.holds.get(action.entry, owner) == owner, "parts of two requests"
-                assert 0 <= action.entry < ENTRIES
+                assert 0 <= action.entry < self.entries
                 if action.region:
                     assert (action.region, action.length) == (REGION, 0)
                     assert action.offset + 128 <= REGION_BYTES
@@ -111,11 +129,15 @@ class World:
 
     def needed(self):
         """Entries whose input somebody needs: session and request."""
-        return {
-            call.entry: (number, call.req_id)
+        found = [
+            (number, call)
             for number, session in self.pair[0].sessions.items()
             for call in session.calls
-            if call.state in NEEDING
+        ]
+        series = (self.pair[0].functions[FUNC].series or {}).values()
+        found += [(each.session, each.call) for each in series]
+        return {
+            call.entry: (number, call.req_id) for number, call in found if call.state in NEEDING
         }
 
     def look_at_inputs(self):
@@ -156,7 +178,7 @@ class World:
             seq = self.random.randrange(count)
             offset = seq * SEGMENT
             length = min(SEGMENT, total - offset)
-        if n == SHARES:
+        if self.shares(n):
             tensor = seq = length = 0
             total *= self.packed
             count, offset = 1, self.random.choice([0, 1, 128, 872, 873, 999, 1 << 31])
@@ -236,7 +258,7 @@ class World:
                 self.both("finished", FUNC, entry, status, self.now, sent=sent, size=size)
 
     def pass_time(self):
-        self.now += self.random.choice([10, 10**6, 4 * 10**6, 10**9, 70 * 10**9])
+        self.now += self.random.choice(self.times)
         # Sessions end in an order that does not matter; one at a time is enough to see them equal.
         found = [sorted(core.tick(self.now), key=repr) for core in self.pair]
         assert found[0] == found[1]
@@ -281,6 +303,7 @@ class World:
         python = self.pair[0]
         assert self.lines[0].tobytes() == self.lines[1].tobytes()
         calls = [call for session in python.sessions.values() for call in session.calls]
+        calls += [each.call for each in (python.functions[FUNC].series or {}).values()]
         strict = sum(call.holds for call in calls)
         assert python.holds.of[FUNC].strict == strict
         holds = strict and self.slices and self.is_shown
@@ -322,6 +345,171 @@ def test_both_cores_say_the_same(both, capsys):
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")
+
+
+class Streams(World):
+    """Answers come in parts; of each entry that runs it is known what its worker was told."""
+
+    entries, least = 12, SEGMENT
+    times = (10, 10**6, 10**6, 2 * 10**6, 4 * 10**6, 10**9, 2 * 10**9, 4 * 10**9)
+
+    def __init__(self, pair, seed):
+        self.places, self.over, self.unwanted = {}, set(), set()
+        self.begun = {}
+        """The last stream of each session."""
+        self.parts = self.remembered = 0
+        super().__init__(pair, seed)
+
+    @staticmethod
+    def is_packed(seed):
+        return 1
+
+    def runs_of(self):
+        return Runs(ROWS, SEGMENT, LEAST_ANSWER, 1, 3 * 10**9)
+
+    def window(self, n):
+        return (2, 64, 7, 64, 16, 64)[n]
+
+    def shares(self, n):
+        return False
+
+    def both(self, name, *args, **kwargs):
+        found = super().both(name, *args, **kwargs)
+        self.heed(found)
+        return found
+
+    def heed(self, actions):
+        """What the worker is told makes sense."""
+        for action in actions:
+            if isinstance(action, Ready) and not action.returned:
+                self.places[action.entry] = []
+            elif isinstance(action, Part):
+                places = self.places[action.entry]
+                places.append(action.place)
+                assert action.entry in self.running and action.entry not in self.over
+                assert len(places) <= PARTS_AHEAD
+                assert action.place not in self.ready | self.running | self.holds.keys()
+            elif isinstance(action, Unwanted):
+                assert action.entry in self.running
+                self.unwanted.add(action.entry)
+        taken = [place for entry in self.running - self.over for place in self.places[entry]]
+        assert len(set(taken)) == len(taken), "a place of two parts"
+
+    def header(self):
+        header, n = super().header()
+        if header.type in (MessageType.CANCEL, MessageType.QUERY) and self.random.random() < 0.5:
+            header = header._replace(req_id=self.begun.get(n, header.req_id))
+        if session := self.pair[0].sessions.get(0x10000 + n):
+            upto = max(session.asked, session.done) + self.random.choice([0, 1, 1, 1, 1, 1, 1, 2])
+            credit = session.done + 1 + self.random.choice([0, 0, 1, 1, 2])
+            header = header._replace(credit=credit)
+            if header.type == MessageType.REQ:
+                header = header._replace(req_id=upto)
+        if header.type != MessageType.REQ:
+            stays = self.random.random() < 0.95
+            return header._replace(flags=header.flags & ~(Flags.LAST * stays)), n
+        if self.random.random() < 0.9:  # in one segment
+            status = self.random.randrange(1, 4)
+            header = header._replace(seq=0, count=1, length=SEGMENT, total=SEGMENT, offset=0)
+            header = header._replace(status=status, flags=header.flags | Flags.LAST)
+        if self.random.random() < 0.8:
+            stream, part = self.next(n)
+            header = header._replace(
+                flags=header.flags & ~Flags.IDEMPOTENT | Flags.NEXT | Flags.LAST,
+                **dict.fromkeys(("seq", "length", "status", "tensor"), 0),
+                count=1, total=max(0, part), offset=stream,
+            )
+        return header, n
+
+    def next(self, n):
+        """A part to ask for, of the stream of a session."""
+        series = self.pair[0].functions[FUNC].series.values()
+        live = [each for each in series if each.session == 0x10000 + n]
+        if not live or self.random.random() < 0.05:
+            return self.begun.get(n, 1), self.random.randrange(1, 10)
+        one = self.random.choice(live)
+        far = self.random.choices([0, 60, 64], [20, 1, 1])[0]
+        other = one.written + self.random.randrange(-8, 5) + far
+        return one.call.req_id, self.random.choices([one.asked + 1, other], [2, 1])[0]
+
+    def datagram(self):
+        for n in range(SESSIONS):
+            if 0x10000 + n not in self.pair[0].sessions and self.random.random() < 0.1:
+                self.open(n)
+        super().datagram()
+
+    def work(self):
+        for _ in range(self.random.randrange(4)):
+            self.work_once()
+
+    def work_once(self):
+        self.remembered += sum(len(s.unwanted) for s in self.pair[0].sessions.values())
+        entry = self.random.choice(sorted(self.running) or [None])
+        if entry is None or self.random.random() < 0.2:
+            self.begin()
+        elif self.random.random() < 0.03:
+            self.over.add(entry)
+            status = self.random.choice([WireStatus.END, WireStatus.TOO_SLOW])
+            self.both("parts_over", FUNC, entry, self.now, status)
+        elif entry not in self.over and self.places[entry] and self.random.random() < 0.8:
+            self.places[entry].pop(0)
+            self.parts += 1
+            size = self.random.choice([2, 4, 5, 23, 23, 7, 24, 1])
+            self.both("part", FUNC, entry, size, self.now)
+        elif self.random.random() < (0.5 if entry in self.unwanted else 0.05):
+            self.finish(entry)
+
+    def begin(self):
+        if self.ready:
+            entry = self.random.choice(sorted(self.ready))
+            self.ready.remove(entry)
+            if self.random.random() < 0.05:
+                self.both("expired", FUNC, entry, self.now)
+                return
+            self.running.add(entry)
+            whom = [core.running(FUNC, entry, self.now) for core in self.pair]
+            assert whom[0] == whom[1] and not whom[0].direct
+            self.begun[whom[0].session - 0x10000] = whom[0].req_id
+            found = [core._taken() for core in self.pair]
+            assert found[0] == found[1]
+            self.heed(found[0])
+
+    def finish(self, entry):
+        self.running.remove(entry)
+        was_over = entry in self.over
+        self.over.discard(entry)
+        self.unwanted.discard(entry)
+        how = self.random.randrange(8)
+        if how == 0:
+            self.both("worker_died", FUNC, entry, self.now)
+        elif how == 1 and not was_over:
+            self.both("returned", FUNC, entry, self.now)
+        else:
+            status = 200 if how > 2 else 500
+            self.both("finished", FUNC, entry, status, self.now, sent=False, size=2)
+
+
+def test_both_cores_say_the_same_of_answers_in_parts(both, capsys):
+    sent = parts = remembered = 0
+
+    @settings(max_examples=EXAMPLES)
+    @given(st.integers(0, 2**32))
+    def say_the_same(seed):
+        nonlocal sent, parts, remembered
+        world = Streams(both(), seed)
+        for _ in range(STEPS):
+            world.step()
+        world.end()
+        sent += world.datagrams
+        parts += world.parts
+        remembered += world.remembered
+
+    say_the_same()
+    assert sent >= DATAGRAMS
+    assert parts > 2 * EXAMPLES and remembered > EXAMPLES
+    if FUZZ:
+        with capsys.disabled():
+            print(f"\n{sent} datagrams and {parts} parts through both cores")
 
 
 def test_both_refuse_the_same_registrations(both):

@@ -20,6 +20,7 @@ from oracle.answers import Answers
 from oracle.credit import Function
 from oracle.entries import EntryRing
 from oracle.holding import Hold, Holds, Line
+from oracle.series import Part, Series, SeriesRules, Unwanted
 from oracle.sessions import Call, CallState, Session, Turn
 from oracle.silence import IDLE_NS, Kind, Silence
 from shunter.batching.page.slices import SliceSet
@@ -167,10 +168,10 @@ class Whom:
     """A longer answer it does not send itself."""
 
 
-Action = Place | Ready | Withdraw | Send | Hello | Drop
+Action = Place | Ready | Withdraw | Send | Hello | Drop | Part | Unwanted
 
 
-class Core:
+class Core(SeriesRules):
     """All sessions and functions of a front end."""
 
     def __init__(self) -> None:
@@ -181,6 +182,7 @@ class Core:
         self._silence = Silence(MOST_SESSIONS)
         self.ended_streams = 0
         """Sessions on streams that have ended so far."""
+        self._begun: list[Action] = []
         self._unknown_ns = self._unknown = 0
         """How many have been told since when that there is no session of theirs."""
 
@@ -208,7 +210,10 @@ class Core:
 
     def set_runs(self, func_id: int, runs: Runs) -> None:
         """The function is packed; while it has sessions ``rows`` may become others."""
-        self.functions[func_id].runs = runs
+        function = self.functions[func_id]
+        function.runs = runs
+        if runs.streamed and function.series is None:
+            function.series = {}
 
     def set_hold(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """Where the strict requests of a function run from now on; ``slices`` 0: nowhere."""
@@ -256,6 +261,7 @@ class Core:
         """The same, and what it had is not offered to others yet."""
         function = self.functions[session.func_id]
         actions = [a for call in session.calls for a in self._forget(session, call, now_ns)]
+        actions += self._leave_series(session, now_ns)
         function.leave(session)
         self._silence.remove(session, function)
         function.exit(session)
@@ -296,7 +302,8 @@ class Core:
 
     def _offer(self, function: Function, now_ns: int) -> list[Action]:
         """Tell those who have waited longest of room that there is."""
-        return [self._credit(session, req_id) for session, req_id in function.offer(now_ns)]
+        actions = self.feed_series(function)
+        return actions + [self._credit(session, n) for session, n in function.offer(now_ns)]
 
     # ---- a datagram
 
@@ -372,7 +379,9 @@ class Core:
             return "peer"
         check_tag(header, datagram, session.keys and session.keys.tag_to_server)
         protect = session.protect if header.type == MessageType.REQ else 0
-        if header.flags & (PROTECTIONS | Flags.NEXT) != protect:  # no answer here has parts
+        has_parts = self.functions[session.func_id].series is not None
+        may_ask = has_parts and header.type == MessageType.REQ
+        if header.flags & PROTECTIONS != protect or (header.flags & Flags.NEXT and not may_ask):
             return "flags"
         is_numbered = session.protect or not session.stream
         if is_numbered and not session.replay.is_new(_number(session, header)):
@@ -405,6 +414,7 @@ class Core:
             return self._refuse(session, header, "credit")
         function = self.functions[session.func_id]
         call = session.call(header.req_id)
+        session.asked = max(session.asked, header.req_id)
         if call.state is CallState.FORGOTTEN and call.req_id != header.req_id:
             return self._refuse(session, header, "credit")
         if call.req_id != header.req_id or call.state is CallState.FREE:
@@ -428,9 +438,13 @@ class Core:
         self, session: Session, function: Function, call: Call, header: Header, now_ns: int
     ) -> list[Action]:
         """The first segment that comes of a request."""
+        if header.flags & Flags.NEXT:
+            return self._series_next(session, call, header, now_ns)
         if not self._fits(session, function, header):
             return self._wrong(session, call, header, now_ns)
         entry = function.take(session, now_ns)
+        if entry is None and session.series:  # it would hold the credit by which the parts go
+            return self._at_once(session, call, header, WireStatus.WOULD_BE_LATE, now_ns)
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
@@ -468,9 +482,16 @@ class Core:
         self, session: Session, call: Call, header: Header, now_ns: int
     ) -> list[Action]:
         """Answer a request that cannot be right, once."""
-        call.req_id, call.entry, call.status = header.req_id, -1, WireStatus.BAD_REQUEST
+        answer = self._at_once(session, call, header, WireStatus.BAD_REQUEST, now_ns)
+        return [Drop("sizes"), *answer]
+
+    def _at_once(
+        self, session: Session, call: Call, header: Header, status: int, now_ns: int
+    ) -> list[Action]:
+        """A status is its answer."""
+        call.req_id, call.entry, call.status = header.req_id, -1, status
         self._become(self.functions[session.func_id], call, CallState.FAILED, now_ns)
-        return [Drop("sizes"), self._error(session, header.req_id, call.status)]
+        return [self._error(session, header.req_id, status)]
 
     def _segment(
         self, session: Session, function: Function, call: Call, header: Header, now_ns: int
@@ -508,6 +529,8 @@ class Core:
         if call.received == (1 << plan.count) - 1:
             session.is_proven = True
             self._become(function, call, CallState.RX_COMPLETE, now_ns)
+            if function.series is not None:
+                return self._begin_series(session, call, now_ns)
             actions = [self._ready(function, call)]
             is_last = False
         if is_last or header.flags & Flags.ACK_REQ:
@@ -569,6 +592,9 @@ class Core:
     def _cancel(self, session: Session, header: Header, now_ns: int) -> list[Action]:
         """The client does not want it any more; it gets no answer to that."""
         function = self.functions[session.func_id]
+        ended = self._cancel_series(session, header.req_id, now_ns)
+        if ended is not None:
+            return ended
         call = session.call(header.req_id)
         if call.req_id != header.req_id or call.state not in (
             CallState.RECEIVING,
@@ -579,7 +605,7 @@ class Core:
                 return [dropped]
             function.leave(session)
             return [dropped, *self._offer(function, now_ns)]
-        actions: list[Action] = [Withdraw(function.id, call.entry)]
+        actions = self._withdrawn(function, call.entry) if call.entry >= 0 else []
         session.is_proven &= call.state is not CallState.RECEIVING
         function.release(call)
         call.status = WireStatus.CANCELLED
@@ -594,7 +620,10 @@ class Core:
         function = self.functions[func_id]
         self._become(function, call, CallState.RUNNING, now_ns)
         call.tries += 1
-        call.direct = self._answers(session).is_direct(now_ns)
+        if entry in (function.series or {}):
+            self._begun += self._give(function, function.series[entry])
+        may_be = function.series is None
+        call.direct = may_be and self._answers(session).is_direct(now_ns)
         session.direct += call.direct
         if call.direct:
             function.allow_next(session)
@@ -621,6 +650,9 @@ class Core:
         answer, where the function is packed."""
         session, call = self._back(func_id, entry)
         function = self.functions[func_id]
+        if series := self._series_at(func_id, entry):
+            end = WireStatus.END if status == WireStatus.OK else status
+            return self._series_ends(session, series, end, now_ns)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         least = function.runs.least_answer if function.runs else 0
@@ -640,6 +672,8 @@ class Core:
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker died: try again what may run twice, once; answer the rest."""
         session, call = self._back(func_id, entry)
+        if series := self._series_at(func_id, entry):  # of its parts some may have been seen
+            return self._series_ends(session, series, WireStatus.WORKER_DIED, now_ns)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
@@ -651,6 +685,9 @@ class Core:
     def returned(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker had not begun it and does not have it any more: it runs elsewhere."""
         session, call = self._back(func_id, entry)
+        series = self._series_at(func_id, entry)
+        if series and call.state is CallState.FORGOTTEN:
+            return self._series_ends(session, series, WireStatus.CANCELLED, now_ns)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         call.tries -= 1
@@ -661,6 +698,8 @@ class Core:
     def expired(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its deadline has passed before a worker got it, and it waits no more."""
         session, call = self._owner(func_id, entry)
+        if series := self._series_at(func_id, entry):
+            return self._series_ends(session, series, WireStatus.TOO_LATE, now_ns)
         return self._fail(session, call, WireStatus.TOO_LATE, now_ns)
 
     # ---- time
@@ -678,6 +717,7 @@ class Core:
         for function in self.functions.values():
             actions += self._look_at_parts(function, now_ns)
             self._look_at_kept(function, now_ns)
+            actions += self._look_at_series(function, now_ns)
             function.end_promises(now_ns)
             actions += self._offer(function, now_ns)
         for session in self.sessions.values():
@@ -840,7 +880,21 @@ class Core:
     def _owner(self, func_id: int, entry: int) -> tuple[Session, Call]:
         session_id, req_id = self.functions[func_id].owners[entry]
         session = self.sessions[session_id]
-        return session, session.call(req_id)
+        series = self._series_at(func_id, entry)
+        return session, series.call if series else session.call(req_id)
+
+    def _series_at(self, func_id: int, entry: int) -> Series | None:
+        """Whose request lies in this entry."""
+        return (self.functions[func_id].series or {}).get(entry)
+
+    def _taken(self) -> list[Action]:
+        """What was said when a request began to run."""
+        actions, self._begun = self._begun, []
+        return actions
+
+    @staticmethod
+    def _withdrawn(function: Function, entry: int) -> list[Action]:
+        return [Withdraw(function.id, entry)]
 
     def _back(self, func_id: int, entry: int) -> tuple[Session, Call]:
         """The same, when it does not run any more."""
@@ -870,7 +924,7 @@ class Core:
             return []
         if call.state is CallState.FORGOTTEN:
             return []
-        waits = call.state is CallState.RX_COMPLETE
+        waits = call.state is CallState.RX_COMPLETE and call.entry >= 0
         entry = call.entry
         self._end(session, call, now_ns)
         return [Withdraw(session.func_id, entry)] if waits else []

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from oracle.entries import EntryRing
+from oracle.series import Series
 from oracle.sessions import PROMISE_NS, Call, CallState, Session, Turn
 from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.segments import SegmentPlan
@@ -79,6 +80,10 @@ class Function:
     defaults: Defaults = field(default_factory=Defaults)
     runs: Runs | None = None
     """None: it is not packed."""
+    series: dict[int, Series] | None = None
+    """By the entry of their request; None: answers are whole."""
+    lacks: bool = False
+    """Some of them lack entries for places."""
     plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
 
     def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:
@@ -127,7 +132,8 @@ class Function:
 
     def has_room(self, session: Session) -> bool:
         """Whether there is an entry for this session."""
-        return session.turn is Turn.PROMISED or self.room > 0
+        # What was promised may have become the place of a part.
+        return (session.turn is Turn.PROMISED and self.ring.free > 0) or self.room > 0
 
     def take(self, session: Session, now_ns: int) -> int | None:
         """An entry, None when there is none for this session."""
@@ -178,7 +184,7 @@ class Function:
 
     def allow(self, session: Session) -> None:
         """Let it have as many requests on their way as it may now."""
-        if not self.waiting and self.room:
+        if session.series or (not self.waiting and self.room):
             self._raise(session, session.answered + self._share(session))
 
     def allow_next(self, session: Session) -> None:
@@ -190,10 +196,10 @@ class Function:
             if call.req_id != session.answered + 1 or not _is_answered(call):
                 break
             session.answered += 1
-        if self.waiting:
+        if self.waiting and not session.series:
             return  # whoever waits comes first
         # Where there is no room, what follows an answer takes its entry: not more than there were.
-        ahead = most if self.room else min(most, max(0, session.grant - before))
+        ahead = most if self.room or session.series else min(most, max(0, session.grant - before))
         self._raise(session, session.answered + ahead)
 
     # ---- the row

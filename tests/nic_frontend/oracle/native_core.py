@@ -21,7 +21,6 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from dataclasses import dataclass
 from typing import Any
 
 from oracle.core import (
@@ -34,6 +33,7 @@ from oracle.core import (
     Whom,
     Withdraw,
 )
+from oracle.series import Part, Unwanted
 from oracle.sessions import Session
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.native import PEER_BYTES, check
@@ -51,21 +51,6 @@ from shunter.nic_frontend.server.structures import (
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS, WireStatus
 
 _PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP, _PART, _UNWANTED = range(1, 10)
-
-
-@dataclass(frozen=True)
-class Part:
-    """An entry is the place for the next part of an entry's answer: only C says it."""
-
-    entry: int
-    place: int
-
-
-@dataclass(frozen=True)
-class Unwanted:
-    """Nobody waits for the answer of an entry that runs: only C says it."""
-
-    entry: int
 
 
 class _Guard(Structure):

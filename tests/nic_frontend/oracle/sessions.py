@@ -44,7 +44,8 @@ class CallState(IntEnum):
 
 
 NEXT: dict[CallState, frozenset[CallState]] = {
-    CallState.FREE: frozenset({CallState.RECEIVING, CallState.FAILED}),
+    # A request for a part of an answer has nothing to receive.
+    CallState.FREE: frozenset({CallState.RECEIVING, CallState.RX_COMPLETE, CallState.FAILED}),
     CallState.RECEIVING: frozenset({CallState.RX_COMPLETE, CallState.FAILED, CallState.FREE}),
     CallState.RX_COMPLETE: frozenset({CallState.RUNNING, CallState.FAILED, CallState.FREE}),
     CallState.RUNNING: frozenset(
@@ -158,6 +159,12 @@ class Session(Opening):
     """Requests that run although nobody waits for them any more."""
     closing: bool = False
     """It is removed when these have run."""
+    asked: int = 0
+    """The latest of its requests."""
+    series: int = 0
+    """Its answers in parts."""
+    unwanted: set[int] = field(default_factory=set)
+    """Requests that were given up before they came."""
     turn: Turn = Turn.NONE
     wanted: int = 0
     """While it waits: the request that was refused, 0: only credit."""

@@ -19,9 +19,9 @@ final class TensorSettings {
             new TreeSet<>(List.of("batched", "graphs", "ragged", "streamed"));
     private static final Set<String> SIZES =
             new TreeSet<>(List.of("answer_bytes", "request_bytes"));
-    /** How far a client may be behind others of its batch. */
+    /** How far a client of a streamed answer may be behind. */
     private static final Set<String> BACKLOG =
-            new TreeSet<>(List.of("backlog_bytes", "backlog_ms"));
+            new TreeSet<>(List.of("backlog_bytes", "backlog_ms", "stall_ms"));
     /** Of models whose requests have different sizes only. */
     private static final List<String> OF_PACKED =
             List.of("request_bytes", "answer_bytes", "ragged", "buckets");
@@ -30,7 +30,7 @@ final class TensorSettings {
                     List.of(
                             "answer_bytes", "backlog_bytes", "backlog_ms", "batched", "buckets",
                             "graphs", "inputs", "outputs", "ragged", "request_bytes",
-                            "streamed"));
+                            "stall_ms", "streamed"));
     private static final Set<String> TENSOR_KEYS = new TreeSet<>(List.of("name", "dtype", "shape"));
     private static final String BYTES = "bytes";
     /** Types that the workers' torch has, and byte strings. */
