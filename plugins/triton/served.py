@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -35,6 +36,9 @@ _HOSTED = ("name", "version", "configuration", "ready", "problem")
 _SERVED = ("auto", "generation", "last_change")
 USUAL_BATCH = 1
 """Of an archive that does not say it."""
+SPIN_US = 20
+"""A worker waits for its next batch so long without sleeping: no longer than waking it costs, for
+the server's own threads want the processor, too."""
 _MOST = 1e9
 """Of whatever an archive counts, so that its nanoseconds fit."""
 
@@ -182,6 +186,7 @@ def usual_policy(served: Served) -> Policy:
 def variables_of(served: Served) -> dict[str, str]:
     """What its workers get, wherever they run."""
     variables = {
+        "SHUNTER_SPIN_US": os.environ.get("SHUNTER_SPIN_US", str(SPIN_US)),
         **served.model.environment,
         "SHUNTER_OUTLIVES_HOST": "1",
         "SHUNTER_BODIES": "1",
