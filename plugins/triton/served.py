@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _HOSTED = ("name", "version", "configuration", "ready", "problem")
 _SERVED = ("auto", "generation", "last_change")
+SPIN_US = 20
+"""A worker waits for its next batch so long without sleeping: no longer than waking it costs, for
+the server's own threads want the processor, too."""
 
 
 def number_of(version: str) -> int:
@@ -171,6 +175,7 @@ def usual_policy(served: Served) -> Policy:
 def variables_of(served: Served) -> dict[str, str]:
     """What its workers get, wherever they run."""
     variables = {
+        "SHUNTER_SPIN_US": os.environ.get("SHUNTER_SPIN_US", str(SPIN_US)),
         **served.model.environment,
         "SHUNTER_OUTLIVES_HOST": "1",
         "SHUNTER_BODIES": "1",
