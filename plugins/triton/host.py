@@ -69,7 +69,7 @@ class TritonHost:
         """What workers of another host serve that this one has no archive of."""
         self._lock = threading.RLock()
         """Of who loads and unloads; who changes the workers of a model has that model's."""
-        self._changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
+        self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self.saved: Callable[[], None] = lambda: None
         """What is served has changed."""
 
@@ -170,12 +170,12 @@ class TritonHost:
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
     ) -> None:
         others_serve = any(each.workers for each in self.served)
-        self._changes.change(served, configuration, cores, gentle=others_serve)
+        self.changes.change(served, configuration, cores, gentle=others_serve)
         self.saved()
 
     def _forget(self, served: Served) -> None:
         """Whatever there is of it."""
-        self._changes.retire(served)
+        self.changes.retire(served)
         self.reception.policies.pop(served.key, None)
         assert served.slot is not None
         self.page.give_back(served.slot)
@@ -223,7 +223,7 @@ class TritonHost:
     def retire(self, model: str) -> HostedModel:
         """See the protocol."""
         served = self._find(model)
-        self._changes.retire(served)
+        self.changes.retire(served)
         self.saved()
         return self._hosted(served)
 
@@ -264,7 +264,7 @@ class TritonHost:
     def look_after(self) -> None:
         """Start again what was lost."""
         for each in self.served:
-            self._changes.look_after(each)
+            self.changes.look_after(each)
 
     def names(self) -> list[str]:
         """Models for a server that starts; those without workers come when they have some."""
@@ -289,10 +289,10 @@ class TritonHost:
 
     def abandon(self) -> None:
         """Changes that wait for workers are undone, and there are no others."""
-        self._changes.abandon()
+        self.changes.abandon()
 
     def close(self) -> None:
         """End all workers."""
         self.reception.close()
-        self._changes.close(self.served)
+        self.changes.close(self.served)
         self.served = ()

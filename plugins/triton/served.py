@@ -26,6 +26,7 @@ from shunter.plugins.slot_writer import SlotWriter
 from shunter.plugins.triton.generation import Generation, Strangers
 from shunter.plugins.triton.published import AUTO, clipped, slices_of
 from shunter.plugins.triton.repository import config_text
+from shunter.plugins.triton.told import Told
 
 if TYPE_CHECKING:
     from shunter.handlers.queue.tensor_config import TensorConfig
@@ -37,6 +38,7 @@ USUAL_BATCH = 1
 """Of an archive that does not say it."""
 _MOST = 1e9
 """Of whatever an archive counts, so that its nanoseconds fit."""
+_DAY_MS = 86_400_000
 
 
 def number_of(version: str) -> int:
@@ -84,7 +86,7 @@ class Served:
     last_change: str = ""
     change: SlotChange = field(default_factory=SlotChange)
     """What became of the configuration that the controller wanted last."""
-    policy: Policy | None = None
+    policy: Told | None = None
     """That the backend was told last."""
     window: SloWindow = field(default_factory=SloWindow)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -189,6 +191,7 @@ def variables_of(served: Served) -> dict[str, str]:
         "SHUNTER_WARM_UP": "1",
         "SHUNTER_CLASS": _class(served),
         "SHUNTER_SLO_NS": str(_slo_ns(served)),
+        "SHUNTER_CLIENT_TIMEOUT_NS": str(_client_timeout_ns(served)),
         "SHUNTER_RETRY": "1" if served.model.section.get("retry", True) else "0",
         "SHUNTER_RESPONSE_TIMEOUT_S": str(_response_timeout_s(served)),
     }
@@ -213,6 +216,12 @@ def _max_wait_ms(served: Served) -> int:
 
 def _slo_ns(served: Served) -> int:
     return int(_number("slo_ms", served.model.section.get("slo_ms", 0)) * 1e6)
+
+
+def _client_timeout_ns(served: Served) -> int:
+    """What is longer than a day is none, as behind TorchServe."""
+    said = int(_number("clientTimeoutInMills", served.model.config.get("clientTimeoutInMills", 0)))
+    return said * 1_000_000 if said <= _DAY_MS else 0
 
 
 def _response_timeout_s(served: Served) -> Any:
