@@ -1,5 +1,6 @@
 """Shared by all tests: what a marked test needs, and how long property tests look."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -39,6 +40,11 @@ def pytest_collection():
     finally:
         if not given:
             os.environ.pop(_WAIT, None)
+
+
+def pytest_collection_finish():
+    """What torch and the tests themselves are made of stays: the collector need not look there."""
+    gc.freeze()
 
 
 # A shell starts its background jobs deaf to Ctrl-C, and so would be every process of a test.

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import importlib.util
 import os
 import socket
@@ -66,7 +67,24 @@ def processes(nic, built):
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory):
+def built_once(tmp_path_factory):
+    """Builds a library with more flags: once for all processes that run these tests."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def build_once(name, more):
+        path = folder / name / "libshunter.so"
+        path.parent.mkdir(exist_ok=True)
+        with (path.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return path if path.exists() else build.build(path, more=more)
+
+    return build_once
+
+
+@pytest.fixture(scope="session")
+def sanitized(built_once):
     """A library under the sanitizers, and the environment of processes that use it: their runtime
     must be loaded first."""
     names = ("libasan.so", "libubsan.so")
@@ -76,19 +94,16 @@ def sanitized(tmp_path_factory):
             subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
             for name in names
         ]
-        path = tmp_path_factory.mktemp("sanitized") / "libshunter.so"
-        build.build(path, more=("-O1", *build.SANITIZERS, PATIENT))
+        path = built_once("sanitized", ("-O1", *build.SANITIZERS, PATIENT))
     except (OSError, build.BuildError) as error:
         pytest.skip(f"no sanitizers: {error}")
     return str(path), {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 @pytest.fixture(scope="session")
-def patient_processes(nic, processes, tmp_path_factory):
+def patient_processes(nic, processes, built_once):
     """The same as ``processes``, with front ends that wait long for the rest of a request."""
-    path = tmp_path_factory.mktemp("patient") / "libshunter.so"
-    build.build(path, more=(PATIENT,))
-    return processes.using(str(path))
+    return processes.using(str(built_once("patient", (PATIENT,))))
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ def trace(folder):
 
 def test_everything_is_measured_and_written(bench, bed, tmp_path, capsys):
     session = bench.Session(PLENTY_S, True)
-    session.seconds = lambda what, cells: 0.03
+    session.seconds = lambda what, cells: 0.01
     bench.measure_on(bed, session, 1, trace(tmp_path))
     assert session.failures == []
     preempt, disb = bench.written["fake/preempt"], bench.written["fake/disb"]
