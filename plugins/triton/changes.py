@@ -11,10 +11,9 @@ from shunter.allocator.planning.configuration import Configuration
 from shunter.batching.page.layout import Claims
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton.generation import Generation
-from shunter.plugins.triton.published import AUTO
+from shunter.plugins.triton.published import AUTO, told_of
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.served import Served, usual_policy, variables_of
-from shunter.plugins.triton.told import told_of
 
 _NO_KEY = (0, 0, 0, 0)
 

@@ -21,9 +21,14 @@ from shunter.plugins.host import HostError
 from shunter.plugins.supervised import Supervised
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.host import TritonHost
-from shunter.plugins.triton.published import NO_STATE, groups_of, telemetry_of, wanted_of
+from shunter.plugins.triton.published import (
+    NO_STATE,
+    groups_of,
+    telemetry_of,
+    told_of,
+    wanted_of,
+)
 from shunter.plugins.triton.served import Served, identity_of, place_of
-from shunter.plugins.triton.told import told_of
 
 LOGGER = logging.getLogger("shunter.triton")
 CYCLE_S = 0.1

@@ -26,7 +26,7 @@ from shunter.batching.queue.attach import (
 )
 from shunter.plugins.errors import UserError
 from shunter.plugins.triton.backend import Backend, BackendGone
-from shunter.plugins.triton.told import Told
+from shunter.plugins.triton.published import Told
 
 LOGGER = logging.getLogger("shunter.triton")
 LOOK_S = 0.2

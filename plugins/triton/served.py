@@ -24,9 +24,8 @@ from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import SlotWriter
 from shunter.plugins.triton.generation import Generation, Strangers
-from shunter.plugins.triton.published import AUTO, clipped, slices_of
+from shunter.plugins.triton.published import AUTO, Told, clipped, slices_of
 from shunter.plugins.triton.repository import config_text
-from shunter.plugins.triton.told import Told
 
 if TYPE_CHECKING:
     from shunter.handlers.queue.tensor_config import TensorConfig
