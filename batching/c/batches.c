@@ -63,6 +63,8 @@ void shunter_give(
     const uint64_t number = ++state->given;
     if (shunter_in_flight(state) == 1) {
         state->began_ns = now_ns;
+        state->disturbed = false;
+        state->excused_ns = 0;
     }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
     batch.given_ns = now_ns;
@@ -192,7 +194,10 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];
     state->free_since_ns = at_ns;
     state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
-    shunter_learn(served, batch, began_ns, more ? next->rows : 0, at_ns);
+    shunter_learn(
+        served, batch, state->disturbed, began_ns, more ? next->rows : 0, at_ns);
+    state->disturbed = false;
+    state->excused_ns = 0;
     shunter_count_batch(&served->telemetry, batch->rows);
     shunter_count_service(&served->service, batch->class, batch->rows, at_ns - began_ns);
     served->strict_steps += batch->class == 0;

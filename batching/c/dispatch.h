@@ -87,12 +87,14 @@ struct shunter_held {
 
 struct shunter_worker_state {
     bool present, draining;
+    bool disturbed; /* the batch that it runs may have stood still: its latency says nothing */
     uint32_t cap; /* rows */
     int doorbell;
     uint64_t given, done;
     uint64_t early; /* how often it has answered a part of a batch, as far as that is known */
     uint64_t began_ns; /* since when the oldest batch that it holds runs */
     uint64_t progress_ns; /* when it wrote a part of an answer last */
+    uint64_t excused_ns; /* of the time that its oldest batch runs: it had to stand still */
     uint64_t free_since_ns;
     struct shunter_held held[SHUNTER_AHEAD];
 };
@@ -193,6 +195,11 @@ int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t
 void shunter_nudge(struct shunter_served *served, uint32_t entry);
 /* It has written a part of its answer. */
 void shunter_made_progress(struct shunter_served *served, uint32_t entry, uint64_t now_ns);
+/* Its batches may have stood still for strict work of others, of late. */
+void shunter_disturb(struct shunter_served *served);
+/* One of them had to, for so long; of a batch that is never more than ``most_ns`` altogether. */
+void shunter_excuse(
+    struct shunter_served *served, uint32_t worker, uint64_t for_ns, uint64_t most_ns);
 /* For how long the oldest batch that it holds has run, without having made progress; 0: it holds none. */
 uint64_t shunter_worker_busy_ns(
     const struct shunter_served *served, uint32_t worker, uint64_t now_ns);
@@ -222,10 +229,12 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic);
-/* A batch was answered. */
+/* What was learnt of the latency of its batches says nothing any more. */
+void shunter_forget_latency(struct shunter_served *served);
+/* A batch was answered; ``disturbed``: how long it took says nothing. */
 void shunter_learn(
-    struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
-    uint64_t waiting_ahead, uint64_t now_ns);
+    struct shunter_served *served, const struct shunter_held *batch, bool disturbed,
+    uint64_t began_ns, uint64_t waiting_ahead, uint64_t now_ns);
 /* Rows that are worth a batch, now. */
 double shunter_threshold(const struct shunter_served *served);
 

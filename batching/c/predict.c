@@ -93,12 +93,16 @@ static bool was_usual(const struct shunter_served *served, const struct shunter_
                 SHUNTER_ENTRY_OK);
 }
 
+void shunter_forget_latency(struct shunter_served *served) {
+    shunter_latency_fit_init(&served->seen.fit, 0, 0);
+}
+
 void shunter_learn(
-    struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
-    uint64_t waiting_ahead, uint64_t now_ns) {
+    struct shunter_served *served, const struct shunter_held *batch, bool disturbed,
+    uint64_t began_ns, uint64_t waiting_ahead, uint64_t now_ns) {
     struct shunter_seen *seen = &served->seen;
     shunter_adaptive_threshold_settle(&seen->threshold, (int64_t)now_ns, seen->arrivals);
-    if (was_usual(served, batch)) {
+    if (!disturbed && was_usual(served, batch)) {
         shunter_latency_fit_observe(&seen->fit, batch->rows, (int64_t)(now_ns - began_ns));
     }
     seen->threshold.alpha = served->policy.alpha;

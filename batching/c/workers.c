@@ -57,8 +57,23 @@ uint64_t shunter_worker_busy_ns(
     }
     const struct shunter_worker_state *state = &served->workers[worker];
     const uint64_t began_ns =
-        state->progress_ns > state->began_ns ? state->progress_ns : state->began_ns;
+        (state->progress_ns > state->began_ns ? state->progress_ns : state->began_ns) +
+        state->excused_ns;
     return now_ns > began_ns ? now_ns - began_ns : 0;
+}
+
+void shunter_disturb(struct shunter_served *served) {
+    for (uint32_t worker = 0; served->in_flight && worker < served->worker_count; worker++) {
+        served->workers[worker].disturbed = true;
+    }
+}
+
+void shunter_excuse(
+    struct shunter_served *served, uint32_t worker, uint64_t for_ns, uint64_t most_ns) {
+    struct shunter_worker_state *state = present(served, worker);
+    if (state && shunter_in_flight(state) && state->excused_ns < most_ns) {
+        state->excused_ns += for_ns;
+    }
 }
 
 uint64_t shunter_gathered_bytes(const struct shunter_served *served) {

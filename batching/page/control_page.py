@@ -87,6 +87,11 @@ class ControlPage(PageFile):
         """Say which requests for a slot's model may call themselves strict."""
         self._set(_base(slot) + _S["strict_claims"], claims)
 
+    def read_claims(self, slot: int) -> Claims:
+        """What :meth:`allow_strict` said of it."""
+        word = self.words[_base(slot) + _S["strict_claims"]]
+        return Claims(word) if 0 <= word <= max(Claims) else Claims.NONE
+
     def tell_settings(self, valid: bool) -> None:
         """Say whether the settings file could be read the last time."""
         self._set(_H["settings_invalid"], int(not valid))

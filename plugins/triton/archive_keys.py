@@ -12,6 +12,7 @@ LOAD_S = 300.0
 USUAL_BATCH = 1
 _MOST = 1e9
 """Of whatever an archive counts, so that its nanoseconds fit."""
+_DAY_MS = 86_400_000
 
 
 def _number(name: str, said: Any, least: float = 0) -> float:
@@ -58,8 +59,10 @@ def response_timeout_s(model: Any) -> int:
 
 
 def client_timeout_ns(model: Any) -> int:
-    """Latest deadline of all requests; 0: none."""
-    return int(_of_config(model, "clientTimeoutInMills", 0) * 1e6)
+    """Latest deadline of all requests; 0: none. What is longer than a day is none, as behind
+    TorchServe."""
+    said_ms = _of_config(model, "clientTimeoutInMills", 0)
+    return int(said_ms * 1e6) if said_ms <= _DAY_MS else 0
 
 
 def slo_ns(model: Any) -> int:

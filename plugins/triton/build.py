@@ -19,6 +19,8 @@ from shunter.plugins.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 SOURCES = (native.HERE.parent / "batching/c", HERE / "c")
+CRYPTO = native.HERE / "c/crypto"
+SHA256 = (CRYPTO / "sha256.c", CRYPTO / "sha256.h")
 NOT_HERE = ("worker",)
 """Folders of these that are for workers only."""
 LIBRARY = "build/backends/shunter/libtriton_shunter.so"
@@ -30,7 +32,8 @@ _MARK = b"shunter-triton-source-sha256="
 def sources(pattern: str = "*.c") -> list[Path]:
     """All files of that kind."""
     found = (path for folder in SOURCES for path in sorted(folder.rglob(pattern)))
-    return [path for path in found if path.parent.name not in NOT_HERE]
+    own = [path for path in found if path.parent.name not in NOT_HERE]
+    return own + [path for path in SHA256 if path.match(pattern)]
 
 
 def includes() -> list[str]:

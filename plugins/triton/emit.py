@@ -17,6 +17,7 @@ def c_source() -> str:
         ("CONTROL_MAGIC", layout.MAGIC, "'SHUNTERT', little-endian"),
         ("CONTROL_DIGEST", layout.digest(), "of all messages"),
         ("STREAM_PLACES", layout.STREAM_PLACES, "for parts of an answer, of each request"),
+        ("CLAIMS_UNREAD", layout.CLAIMS_UNREAD, "beside those of the page"),
         ("CONTROL_DIMS", layout.MOST_DIMS, "most of a tensor"),
         *((f"KIND_{each.name}", int(each), "of a message") for each in layout.Kind),
         *((f"SAID_{each.name}", int(each), "of a reply") for each in layout.Said),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from shunter.batching.page.layout import SIZE_BUCKETS, SLICE_WORDS, SLOT_FIELDS
+from shunter.batching.page.layout import SIZE_BUCKETS, SLICE_WORDS, SLOT_FIELDS, Claims
 from shunter.batching.queue.layout import MAX_TENSORS
 
 MAGIC = int.from_bytes(b"SHUNTERT", "little")
@@ -31,6 +31,10 @@ TELEMETRY_WORDS = (
 STREAM_PLACES = 3
 """Entries of a request, beside its own, for the next parts of its answer: one is written, one is
 on its way, and one is between them."""
+
+
+CLAIMS_UNREAD = 1 + max(Claims)
+"""Beside ``CLAIMS_...`` of the page: the settings may forbid something, and are not read yet."""
 
 
 class Kind(IntEnum):
@@ -136,6 +140,9 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
             )
         ),
         ControlField("capacity", "requests that may wait; 0: any number"),
+        ControlField("generation", "of its workers: of others, nothing is known of latency"),
+        ControlField("claims", "which requests may say that they are strict, CLAIMS_..."),
+        ControlField("strict_key", "SHA-256 of the secret that such claims need", "q", 4),
     ),
     "list": (ControlField("kind", "KIND_LIST"),),
     "state": (

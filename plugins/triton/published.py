@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from shunter.allocator.cpus.cpu_list import format_cpu_list, parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration, InstanceGroup
+from shunter.batching.page.layout import Claims
 from shunter.batching.page.records import (
     Commands,
     GroupTelemetry,
@@ -17,6 +18,8 @@ from shunter.batching.page.records import (
 )
 from shunter.batching.page.slices import ALL_CPUS, SliceSet, bits, of_cpus
 from shunter.batching.queue.slo_window import SloWindow
+from shunter.nic_frontend.server.model_policy import Policy
+from shunter.plugins.triton.layout import CLAIMS_UNREAD
 
 AUTO = "auto"
 """Cores that each worker chooses and keeps."""
@@ -133,3 +136,26 @@ def wanted_of(commands: Commands) -> tuple[Configuration, tuple[str, ...]]:
 def slices_of(cores: str) -> SliceSet:
     """Where workers on these cores run."""
     return of_cpus(parse_cpu_list(cores)) if cores not in ("", AUTO) else ALL_CPUS
+
+
+@dataclass(frozen=True)
+class Told(Policy):
+    """Numbers to decide by, and who may say that he is strict."""
+
+    generation: int = 0
+    """Of its workers; what was learnt of others is forgotten."""
+    claims: int = Claims.ALL
+    strict_key: tuple[int, ...] = (0, 0, 0, 0)
+    """SHA-256 of the secret that :attr:`Claims.WITH_KEY` asks for."""
+
+
+def told_of(
+    policy: Policy, generation: int, claims: int, strict_key: Sequence[int], *, guarded: bool
+) -> Told:
+    """``claims``: of the page; while that says nothing nobody may claim anything, if the settings
+    may forbid it, ``guarded``."""
+    if claims == Claims.UNKNOWN:
+        claims = CLAIMS_UNREAD if guarded else Claims.ALL
+    return Told(
+        **asdict(policy), generation=generation, claims=claims, strict_key=tuple(strict_key)
+    )

@@ -24,9 +24,9 @@ from shunter.batching.queue.attach import (
     receive,
     send,
 )
-from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.errors import UserError
 from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.published import Told
 
 LOGGER = logging.getLogger("shunter.triton")
 LOOK_S = 0.2
@@ -53,7 +53,7 @@ class Reception:
         self._thread = threading.Thread(target=self._run, name="reception", daemon=True)
         self.refusals: dict[int, tuple[str, str]] = {}
         """Of each process that was refused last time: its model and why."""
-        self.policies: dict[tuple[str, int], Policy] = {}
+        self.policies: dict[tuple[str, int], Told] = {}
         """Numbers to decide by, of model versions: the backend gets them with each worker."""
         self.capacities: dict[tuple[str, int], int] = {}
         """How many requests of a model version may wait, where that is said."""

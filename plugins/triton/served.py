@@ -25,7 +25,7 @@ from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import SlotWriter
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation, Strangers
-from shunter.plugins.triton.published import AUTO, clipped, slices_of
+from shunter.plugins.triton.published import AUTO, Told, clipped, slices_of
 from shunter.plugins.triton.repository import config_text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Served:
     last_change: str = ""
     change: SlotChange = field(default_factory=SlotChange)
     """What became of the configuration that the controller wanted last."""
-    policy: Policy | None = None
+    policy: Told | None = None
     """That the backend was told last."""
     window: SloWindow = field(default_factory=SloWindow)
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -13,40 +13,11 @@ from shunter.plugins.torchserve import build
 from shunter.plugins.torchserve.server import Server
 
 HERE = Path(__file__).parent
+COPIES = 30
+"""Models of a name that Triton has one after the other: each is told of by the settings."""
 ASSERTIONS = "-ea:org.shunter..."
 """The jar checks that locks are held."""
-SETTINGS = """
-[preemption]
-max_hold_ms = 5000  # what a test holds is held for as long as it looks at it
-
-# Models of tests that look at the order of execution: nothing but the rule under test moves it.
-[models.ordered]
-ahead = 0
-ageing_ms = 0
-
-[models.ageing]
-ahead = 0
-ageing_ms = 300
-
-[models.ageing-ahead]
-ageing_ms = 300
-
-[models.admitting]
-admission = true
-
-[models.mixing]
-mix_classes = true
-ahead = 0
-
-[models.patient]
-threshold = 4
-
-# Profiled models change at once.
-[configuration]
-timeout_s = 1
-alpha = 0.5
-window = 3
-
+NETWORK = """
 [nic]
 enabled = true
 port = PORT
@@ -129,13 +100,13 @@ def archives(tmp_path_factory):
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory):
     """A shunter.toml."""
+    text = _load("named_models").settings_text()
     path = tmp_path_factory.mktemp("settings") / "shunter.toml"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    path.write_text(SETTINGS.replace("PORT", str(port)))
+    path.write_text(text + NETWORK.replace("PORT", str(port)))
     return path
-
 
 
 class Brief(Server):
@@ -173,7 +144,7 @@ def make_bare():
 
 
 @pytest.fixture(scope="session")
-def site(harness, archives, plugins, settings, tmp_path_factory):
+def torchserve_site(harness, archives, plugins, settings, tmp_path_factory):
     """The server that most tests share: each with a model of its own."""
     config = {
         "shunter_config": str(settings),
@@ -191,25 +162,45 @@ def site(harness, archives, plugins, settings, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def triton_site(harness, archives, tmp_path_factory):
-    """The Triton of the tests that run over both servers."""
-    with _load("triton_site").running(archives, tmp_path_factory.mktemp("triton")) as site:
+    """The Triton of the tests that run behind both."""
+    folder = tmp_path_factory.mktemp("triton")
+    module = _load("named_models")
+    settings = folder / "shunter.toml"
+    settings.write_text(module.settings_text(COPIES))
+    with _load("triton_site").running(archives, folder, settings) as site:
         yield site
 
 
-@pytest.fixture(params=["torchserve", pytest.param("triton", marks=pytest.mark.triton)])
-def serve_both(request):
-    """As ``serve``, behind one server after the other."""
-    name = "site" if request.param == "torchserve" else "triton_site"
-    yield from _serving(request.getfixturevalue(name))
+@pytest.fixture
+def start(harness, archives, make_server, plugins, tmp_path):
+    """Starts a server of its own for a test: which one, and with which shunter.toml."""
+
+    def start(server, settings):
+        if server == "triton":
+            return _load("triton_site").running(archives, tmp_path, settings)
+        made = make_server(plugins, config={"shunter_config": str(settings)})
+        return harness.running(made, archives, tmp_path)
+
+    _load("named_models")
+    return start
+
+
+def pytest_generate_tests(metafunc):
+    """Tests with the mark ``both_servers`` run behind one server after the other."""
+    if metafunc.definition.get_closest_marker("both_servers"):
+        servers = ["torchserve", pytest.param("triton", marks=pytest.mark.triton)]
+        metafunc.parametrize("site", servers, indirect=True)
+
+
+@pytest.fixture
+def site(request):
+    """The server under test: TorchServe, or the one that the test is run behind."""
+    return request.getfixturevalue(f"{getattr(request, 'param', 'torchserve')}_site")
 
 
 @pytest.fixture
 def serve(site):
     """Registers models that are gone after the test."""
-    yield from _serving(site)
-
-
-def _serving(site):
     models = []
 
     def serve(*arguments, **options):

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -47,9 +48,23 @@ class Site:
         assert answer.status == 200, answer
         return answer.json
 
+    @property
+    def parent(self) -> int:
+        """Whose children workers are."""
+        return int(self.server.pid)
+
+    @property
+    def runtime(self) -> Path:
+        """The folder with the control page."""
+        return Path(self.status()["runtime"])
+
     def page_status(self) -> Any:
         """What ``shunter status`` shows on the server's own host."""
-        return page_status.fetch(Path(self.status()["runtime"]))
+        return page_status.fetch(self.runtime)
+
+    def is_healthy(self) -> bool:
+        answer = self.inference("GET", "/ping")
+        return answer.status == 200 and answer["status"] == "Healthy"
 
     def wait_cycles(self, count: int) -> None:
         """Wait until the controller has looked so many times more."""
@@ -58,9 +73,19 @@ class Site:
             with ControlPage.attach(runtime / "control", writable=False) as page:
                 return page.header().controller_cycles
 
-        runtime = Path(self.status()["runtime"])
+        runtime = self.runtime
         enough = cycles() + count
         wait_until("the controller's cycles", lambda: cycles() >= enough)
+
+    def metric(self, name: str, model: Model, **more: str) -> float | None:
+        """A sample of a model, None: there is none."""
+        wanted = {"model": model.name, "version": model.version, **more}
+        for row in self.metrics().splitlines():
+            if row.startswith(f"{name}{{"):
+                labels, value = row.rsplit("} ", 1)
+                if dict(re.findall(r'(\w+)="([^"]*)"', labels)) == wanted:
+                    return float(value)
+        return None
 
     def log(self) -> str:
         return self.server.log.read_text(errors="replace")
@@ -93,9 +118,7 @@ class Site:
         model = Model(self, name or f"m{number}", version, self.folder / str(number))
         settings = dict(config or {})
         shunter = settings["shunter"] = dict(settings.get("shunter", {}))
-        variables = {"ECHO_RECORD": str(model.record), "ECHO_NO_LOAD": str(model.no_load)}
-        variables["ECHO_SLOW_LOAD"] = str(model.slow_load)
-        shunter["environment"] = {**variables, **shunter.get("environment", {})}
+        shunter["environment"] = {**model.variables, **shunter.get("environment", {})}
         archive = self.archives.add(model.name, handler, version=version, config=settings)
         if profile is not None:
             self.archives.add_profile(archive, profile)
@@ -107,7 +130,7 @@ class Site:
 
     def commands(self, model: Model) -> Any:
         """What the controller wrote for a model, None while it wrote nothing."""
-        with ControlPage.attach(Path(self.status()["runtime"]) / "control", writable=False) as page:
+        with ControlPage.attach(self.runtime / "control", writable=False) as page:
             for slot in page.live_slots():
                 identity = page.read_identity(slot)
                 if (identity.model_name, identity.model_version) == (model.name, model.version):
@@ -121,9 +144,13 @@ class Model:
     What servers call otherwise: a status, and how a request is sent.
     """
 
-    LATE = 504
+    LATE, FORBIDDEN, FAILED, KILLED = 504, 403, 503, 507
+    """Statuses of who came too late, may not do so, whose handler failed and whose worker was
+    killed."""
+    HAS_LIMIT = True
+    """Whether its queue takes ``jobQueueSize`` requests and no more."""
     tells_more = True
-    """Whether it says what TorchServe alone does: numbers by class, of retries, of restarts."""
+    """Whether it says what TorchServe alone does: numbers of retries, of restarts."""
 
     def __init__(self, site: Site, name: str, version: str, folder: Path) -> None:
         folder.mkdir()
@@ -135,6 +162,11 @@ class Model:
         """While it exists, workers fail to load."""
         self.slow_load = folder / "slow-load"
         """While it exists, workers do not finish loading."""
+        self.variables = {
+            "ECHO_RECORD": str(self.record),
+            "ECHO_NO_LOAD": str(self.no_load),
+            "ECHO_SLOW_LOAD": str(self.slow_load),
+        }
         self._folder = folder
         self._requests = itertools.count()
         self._gates: list[Gate] = []
@@ -246,6 +278,12 @@ class Model:
     def configure(self, **query: Any) -> Answer:
         path = f"/shunter/models/{self.name}/{self.version}/configuration"
         return self.site.management("PUT", path, **query)
+
+    def begin_change(self, configuration: str = "") -> None:
+        """Begin another generation, as an operator does; without one, of the same shape."""
+        query = {"configuration": configuration} if configuration else {"restart": "true"}
+        answer = self.configure(**query)
+        assert (answer.status, answer["state"]) == (202, "changing"), answer
 
     def wait_slow_load(self, count: int = 1) -> None:
         """Wait until so many workers load while ``slow_load`` exists."""

@@ -10,14 +10,16 @@ LONG_MS = 3_600_000
 """A batch delay that nobody waits out: no request has so much time."""
 
 
-def test_a_lone_request_never_waits_out_the_batch_delay(serve_both, load, wait_until):
-    model = serve_both(batch_size=8, max_batch_delay=LONG_MS)
+@pytest.mark.both_servers
+def test_a_lone_request_never_waits_out_the_batch_delay(serve, load, wait_until):
+    model = serve(batch_size=8, max_batch_delay=LONG_MS)
     assert model.ask()["batch"] == 1
     with load(model, clients=8) as clients:  # raises the threshold
         wait_until("load", lambda: len(clients.answers) > 100)
     assert model.ask()["batch"] == 1
 
 
+@pytest.mark.both_servers
 def test_a_deliberate_wait_counts_from_the_arrival_in_the_queue(serve, wait_until):
     """Its settings make this model wait for four requests, or for its delay."""
     delay_ms = 3000
@@ -42,9 +44,10 @@ def test_a_model_may_wait_for_company_as_stock_does(serve):
     assert [future.result()["batch"] for future in futures] == [2, 2]
 
 
-def test_two_idle_workers_run_two_batches_at_once(serve_both):
+@pytest.mark.both_servers
+def test_two_idle_workers_run_two_batches_at_once(serve):
     """Stock holds the model's lock while a worker waits to fill its batch."""
-    model = serve_both(batch_size=4, initial_workers=2, max_batch_delay=LONG_MS)
+    model = serve(batch_size=4, initial_workers=2, max_batch_delay=LONG_MS)
     gate, futures = model.hold("a", "b")  # b is reached while a runs
     gate.open()
     first, second = (future.result() for future in futures)
@@ -52,8 +55,9 @@ def test_two_idle_workers_run_two_batches_at_once(serve_both):
     assert (first["batch"], second["batch"]) == (1, 1)
 
 
-def test_a_model_of_batch_size_1_is_never_batched(serve_both):
-    model = serve_both("ordered")
+@pytest.mark.both_servers
+def test_a_model_of_batch_size_1_is_never_batched(serve):
+    model = serve("ordered")
     gate, _ = model.hold()
     waiting = [model.queue(f"q{i}") for i in range(5)]
     gate.open()
@@ -69,6 +73,7 @@ def test_a_model_of_batch_size_1_whose_archive_says_max_batch_is_batched(serve):
     assert model.state()["batches"] == {"1": 2, "4": 2}
 
 
+@pytest.mark.both_servers
 def test_one_strict_batch_is_handed_to_a_busy_worker_ahead_of_time(serve, wait_until):
     model = serve(batch_size=4)
     gate, futures = model.hold()
@@ -79,6 +84,7 @@ def test_one_strict_batch_is_handed_to_a_busy_worker_ahead_of_time(serve, wait_u
     assert [future.result()["order"] for future in futures] == [1, 2, 3]
 
 
+@pytest.mark.both_servers
 def test_a_strict_request_overtakes_best_effort_ones_that_a_busy_worker_has_not_been_sent(
     serve, wait_until
 ):

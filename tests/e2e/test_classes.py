@@ -13,8 +13,9 @@ def _results(futures):
     assert [answer.status for answer in answers] == [200] * len(answers), answers
 
 
-def test_strict_requests_run_before_best_effort_ones_that_came_earlier(serve_both):
-    model = serve_both("ordered", batch_size=2)
+@pytest.mark.both_servers
+def test_strict_requests_run_before_best_effort_ones_that_came_earlier(serve):
+    model = serve("ordered", batch_size=2)
     gate, futures = model.hold()
     futures += [model.queue(f"b{i}", headers=BEST_EFFORT) for i in range(3)]
     futures += [model.queue(f"s{i}", headers=STRICT) for i in range(3)]
@@ -25,8 +26,9 @@ def test_strict_requests_run_before_best_effort_ones_that_came_earlier(serve_bot
     assert [row["batch"] for row in model.ran()] == [1, 2, 2, 1, 2, 2, 1]
 
 
-def test_in_a_class_the_earliest_deadline_runs_first(serve_both):
-    model = serve_both("ordered")
+@pytest.mark.both_servers
+def test_in_a_class_the_earliest_deadline_runs_first(serve):
+    model = serve("ordered")
 
     def queue(request, request_class, deadline_s):
         headers = {"X-Shunter-Class": request_class}
@@ -43,8 +45,9 @@ def test_in_a_class_the_earliest_deadline_runs_first(serve_both):
         assert model.order()[-6:] == ["held", "c", "d", "b", "a", "e"]
 
 
-def test_the_archive_gives_the_class_of_requests_that_state_none(serve_both):
-    model = serve_both("ordered", config={"shunter": {"class": "best_effort"}})
+@pytest.mark.both_servers
+def test_the_archive_gives_the_class_of_requests_that_state_none(serve):
+    model = serve("ordered", config={"shunter": {"class": "best_effort"}})
     gate, futures = model.hold()
     futures += [model.queue("default"), model.queue("stated", headers=STRICT)]
     gate.open()
@@ -70,6 +73,7 @@ def test_a_class_in_the_header_of_a_kserve_request_counts(serve):
     assert model.state()["counters"]["arrivals"] == {"strict": 0, "best_effort": 1}
 
 
+@pytest.mark.both_servers
 def test_a_best_effort_request_that_waited_long_goes_before_strict_ones(serve, wait_until):
     model = serve("ageing")
     gate, futures = model.hold()
@@ -82,6 +86,7 @@ def test_a_best_effort_request_that_waited_long_goes_before_strict_ones(serve, w
 
 
 @pytest.mark.parametrize("name", ["ageing", "ageing-ahead"])
+@pytest.mark.both_servers
 def test_constant_strict_load_does_not_starve_best_effort_requests(serve, load, wait_until, name):
     """Four clients and one worker: whenever it is free, strict requests wait."""
     model = serve(name)
@@ -109,8 +114,9 @@ def test_a_request_that_must_run_alone_does_not_starve_under_load(serve, load, s
     assert described[0]["customizedMetadata"] == {"described": model.pids()[0]}
 
 
-def test_a_batch_may_hold_both_classes_where_the_settings_say_so(serve_both):
-    model = serve_both("mixing", batch_size=4)
+@pytest.mark.both_servers
+def test_a_batch_may_hold_both_classes_where_the_settings_say_so(serve):
+    model = serve("mixing", batch_size=4)
     gate, futures = model.hold()
     futures += [model.queue(f"b{i}", headers=BEST_EFFORT) for i in range(3)]
     futures += [model.queue(f"s{i}", headers=STRICT) for i in range(2)]

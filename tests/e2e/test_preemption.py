@@ -38,7 +38,7 @@ class Page:
     """What the test looks at on a server's control page."""
 
     def __init__(self, site):
-        self.page = ControlPage.attach(Path(site.status()["runtime"]) / "control")
+        self.page = ControlPage.attach(site.runtime / "control")
 
     def slot(self, model):
         for slot in self.page.live_slots():
@@ -68,7 +68,7 @@ class Page:
 
 @pytest.fixture
 def page(site):
-    """The page of the shared server."""
+    """The page of the server."""
     page = Page(site)
     with contextlib.closing(page.page):
         yield page
@@ -87,8 +87,7 @@ def wait_held(wait_until, page):
 
 
 def _wait_metric(wait_until, model, name, value):
-    line = f'{name}{{model="{model.name}",version="{model.version}",}} {value}'
-    wait_until(line, lambda: line in model.site.metrics())
+    wait_until(f"{name} {value}", lambda: model.site.metric(name, model) == value)
 
 
 def _environment(pid):
@@ -100,6 +99,7 @@ def _policies(pid):
     return {os.sched_getscheduler(int(t)) for t in os.listdir(f"/proc/{pid}/task")}
 
 
+@pytest.mark.both_servers
 def test_a_model_holds_while_strict_requests_wait_or_run(serve, page, wait_held, wait_until):
     one, two = serve(), serve()
     wait_held()
@@ -123,6 +123,7 @@ def test_a_model_holds_while_strict_requests_wait_or_run(serve, page, wait_held,
     _wait_metric(wait_until, one, "shunter_holds", 0.0)
 
 
+@pytest.mark.both_servers
 def test_best_effort_work_and_workers_that_give_way_hold_nothing(serve, page):
     plain, giving = serve(), serve(config=GIVES_WAY)
     for model, headers in ((plain, BEST_EFFORT), (giving, STRICT)):
@@ -133,6 +134,7 @@ def test_best_effort_work_and_workers_that_give_way_hold_nothing(serve, page):
         assert [future.result().status for future in futures] == [200, 200]
 
 
+@pytest.mark.both_servers
 def test_what_waits_for_a_worker_that_died_holds_nothing_until_it_is_back(
     serve, page, wait_held, wait_until
 ):
@@ -151,15 +153,18 @@ def test_what_waits_for_a_worker_that_died_holds_nothing_until_it_is_back(
     wait_held()
 
 
+@pytest.mark.both_servers
 def test_batches_of_strict_requests_are_counted_apart(serve, page):
     model = serve()
     for headers in (STRICT, BEST_EFFORT, STRICT):
         assert model.ask(headers=headers).status == 200
+    model.state()  # the page is as new as that
     told = page.page.read_telemetry(page.slot(model))
     assert (told.strict_batches[0], told.batches_by_size[0]) == (2, 3)
     assert 0 < told.strict_batch_ns[0] < told.service_ns_by_size[0]
 
 
+@pytest.mark.both_servers
 def test_nothing_is_held_and_no_turn_is_lost_after_a_busy_time(serve, wait_held):
     """Requests of both classes that end in every way, while workers die."""
     rng = random.Random(6)
@@ -187,16 +192,18 @@ def test_a_server_that_ended_holds_nothing(harness, archives, plugins, make_serv
         assert (page.holder(), page.held()) == (0, (0, 0))
 
 
+@pytest.mark.both_servers
 def test_a_deadline_that_passes_ends_a_hold(serve, wait_held):
     model = serve()
     gate, futures = model.hold(headers=BEST_EFFORT)
     late = model.ask("late", headers={**STRICT, "x-shunter-deadline-ms": "50"})
-    assert late.status == 504
+    assert late.status == model.LATE
     wait_held()
     gate.open()
     assert futures[0].result().status == 200
 
 
+@pytest.mark.both_servers
 def test_the_worker_of_a_best_effort_model_runs_under_the_idle_policy(serve, page):
     model, strict = serve(config=GIVES_WAY), serve()
     worker, other = model.pids()[0], strict.pids()[0]
@@ -217,6 +224,7 @@ def test_the_worker_of_a_best_effort_model_runs_under_the_idle_policy(serve, pag
     assert found == [(ALL_CPUS, 1), (ALL_CPUS, 0)]
 
 
+@pytest.mark.both_servers
 def test_the_models_environment_and_places_decide_before_the_rule(serve, page):
     told = {"class": "best_effort", "environment": {"SHUNTER_SCHED": "other"}, "cores": "0"}
     model = serve(config={"shunter": told})
@@ -227,10 +235,11 @@ def test_the_models_environment_and_places_decide_before_the_rule(serve, page):
     assert [g.group_slices for g in page.groups(model)] == [1]
 
 
+@pytest.mark.both_servers
 def test_who_gives_way_keeps_no_cores_of_its_own(serve):
     told = {"class": "best_effort", "configuration": "1x1x1", "cores": "auto"}
     worker = serve(config={"shunter": told}).pids()[0]
-    assert "SHUNTER_CORES" not in _environment(worker)
+    assert not _environment(worker).get("SHUNTER_CORES")
     assert os.sched_getaffinity(worker) == os.sched_getaffinity(0)
 
 
@@ -298,6 +307,7 @@ def test_a_wrong_value_is_refused_at_registration(site, section, message):
     assert "wrong" not in site.models()
 
 
+@pytest.mark.both_servers
 def test_the_time_in_which_strict_work_was_there_does_not_count_as_late(serve, wait_held):
     model, strict = serve(config={**GIVES_WAY, "responseTimeout": 1}), serve()
     gate, futures = strict.hold()
@@ -330,12 +340,14 @@ def always_held(page):
 
 
 @pytest.mark.usefixtures("always_held")
+@pytest.mark.both_servers
 def test_a_worker_that_hangs_is_found_though_there_is_always_strict_work(serve):
     model = serve(config={**GIVES_WAY, "responseTimeout": 1})
     # More than it may stand still and then run, less than many time-outs.
     assert model.ask("hangs", sleep_ms=8000).status == 500
 
 
+@pytest.mark.both_servers
 def test_strict_work_that_gets_nowhere_holds_no_longer_though_other_strict_work_does(
     serve, page, wait_held, wait_until
 ):
@@ -358,6 +370,7 @@ def test_strict_work_that_gets_nowhere_holds_no_longer_though_other_strict_work_
     assert futures[0].result().status == 200
 
 
+@pytest.mark.both_servers
 def test_batches_that_may_have_stood_still_say_nothing_about_latency(serve, page, wait_held):
     model, strict = serve(config=GIVES_WAY), serve()
     gate, futures = strict.hold()
@@ -366,6 +379,7 @@ def test_batches_that_may_have_stood_still_say_nothing_about_latency(serve, page
     def fitted():
         """Batches that the fit has seen; none before it has seen three."""
         assert [model.ask().status for _ in range(3)] == [200] * 3
+        model.state()  # the page is as new as that
         return page.groups(model)[0].group_fitted
 
     assert fitted() == 0

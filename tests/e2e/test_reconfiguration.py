@@ -72,10 +72,11 @@ def test_the_configuration_follows_the_load_both_ways(
             wait_until("the old ones ended", lambda: len(model.pids()) == 2)
             cores = cores_of(model)
             assert [len(each) for each in cores] == [1, 1] and cores[0] != cores[1]
-            described = model.describe()
-            # What was registered: the controller's choice is no scale call.
-            assert (described["minWorkers"], described["maxWorkers"]) == (1, 1)
-            assert model.configuration()["registered"] == "1x0x8"
+            if model.tells_more:
+                described = model.describe()
+                # What was registered: the controller's choice is no scale call.
+                assert (described["minWorkers"], described["maxWorkers"]) == (1, 1)
+                assert model.configuration()["registered"] == "1x0x8"
         runs(model, FAT)
         wait_until("the old ones ended", lambda: len(model.pids()) == 1)
         assert [len(each) for each in cores_of(model)] == [2]
@@ -105,6 +106,7 @@ def stays(site):
     return stays
 
 
+@pytest.mark.both_servers
 def test_a_model_without_a_profile_stays_as_it_is(serve, load, stays):
     model = serve(batch_size=8)
     with load(model, clients=16, sleep_ms=5):
@@ -130,13 +132,13 @@ def test_a_change_that_fails_is_undone_told_and_tried_again_later(
     site, profiled, load, pings, runs, wait_until
 ):
     model = profiled()
-    before = model.pids()
+    before, configuration = model.pids(), model.configuration()["configuration"]
     model.no_load.touch()
     with pings(site), load(model, clients=16, sleep_ms=20):
         wait_until("it was undone", lambda: "undone" in model.state()["last_change"], 60)
         wait_until("it serves", lambda: model.configuration()["state"] == "serving", 60)
         state = model.configuration()
-        assert state["configuration"] == "1x0x8"
+        assert state["configuration"] == configuration
         assert "told to fail at loading" in state["last_change"]
         assert model.pids() == before
         assert "told to fail at loading" in str(site.page_status())
@@ -208,6 +210,7 @@ def test_killing_a_new_worker_in_the_middle_of_a_change_undoes_it(
     assert model.pids() == before
 
 
+@pytest.mark.both_servers
 def test_cores_come_back_when_a_worker_is_killed(profiled, load, runs, wait_until):
     model = profiled(config={"configuration": "2x1x8", "cores": "auto"})
     first = cores_of(model)
@@ -262,7 +265,7 @@ def test_the_controller_says_where_groups_run_and_may_say_it_again(site, serve, 
     model = serve(batch_size=8)
     here, default = os.sched_getaffinity(0), os.environ.get("CUDA_VISIBLE_DEVICES")
     cpu = max(here)
-    with ControlPage.attach(Path(site.status()["runtime"]) / "control") as page:
+    with ControlPage.attach(site.runtime / "control") as page:
         slot = next(s for s in page.live_slots() if page.read_identity(s).model_name == model.name)
         commands = page.read_commands(slot)
 

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from e2e_exchange import PATIENCE_S, START_S, Answer, wait_until
+from e2e_exchange import PATIENCE_S, START_S, Answer, call, wait_until
 from e2e_harness import Model, Site
+from e2e_named_models import NAMED
 
+from shunter.allocator.planning.configuration import parse_configuration
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
+from shunter.plugins.view.page_status import COUNTERS
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "ordered": {"ahead": 0, "ageing_ms": 0},
-    "ageing": {"ahead": 0, "ageing_ms": 300},
-    "ageing-ahead": {"ageing_ms": 300},
-    "mixing": {"ahead": 0, "mix_classes": True},
-}
-"""What the settings of the other server say of models by their names."""
 IN_FORCE = {
     "ahead": lambda policy, value: policy.ahead == value,
     "ageing_ms": lambda policy, value: policy.ageing_ns == value * 1_000_000,
     "mix_classes": lambda policy, value: policy.mixes == int(value),
+    "threshold": lambda policy, value: policy.threshold == value,
+    "admission": lambda policy, value: policy.admission == int(value),
 }
-MOST_MODELS = 60
 KEPT = 4
 """Models that stay loaded for the next test that wants the same."""
 
@@ -54,15 +56,17 @@ class _Server:
 class TritonModel(Model):
     """A model of a Triton, whose requests are bodies in a tensor."""
 
-    LATE = 503
-    tells_more = False
-    key: Any = None
+    LATE = FAILED = 503
+    FORBIDDEN, KILLED = 400, 500
+    HAS_LIMIT = tells_more = False
+    is_used = is_worn = False
 
     @property
     def address(self) -> str:
         return f"/v2/models/{self.name}/infer"
 
     def wrap(self, body: Mapping[str, Any]) -> str:
+        self.is_worn |= bool({"crash", "fail", "sleep_ms"} & body.keys())
         tensor = {"name": "body", "datatype": "BYTES", "shape": [1, 1], "data": [json.dumps(body)]}
         return json.dumps({"inputs": [tensor]})
 
@@ -71,29 +75,57 @@ class TritonModel(Model):
             return replace(answer, body=json.dumps({"message": answer["error"]}).encode())
         return replace(answer, body=answer["outputs"][0]["data"][0].encode())
 
-    def state(self) -> Any:
+    @property
+    def served(self) -> Any:
+        return next(each for each in self.site.host.served if each.name == self.name)
+
+    def hosted(self) -> Any:
+        """What the server says now."""
         listed = self.site.host.status()["models"]
         return next(each for each in listed if each["name"] == self.name)
 
-    def waiting(self) -> int:
-        return int(self.state()["queued"])
+    def state(self) -> Any:
+        """What the control page says, written after this was asked; counted since ``begin``."""
+        now, page, slot = time.monotonic_ns(), self.site.host.page.page, self.served.slot.index
+        wait_until("the page", lambda: page.read_telemetry(slot).updated_ns > now)
+        told = next(m for m in self.site.page_status()["models"] if m["name"] == self.name)
+        for words, before in zip(_counted(told), self.before, strict=True):
+            words.update({key: count - before.get(key, 0) for key, count in words.items()})
+        return {key: value for key, value in told.items() if key != "batches"} | {
+            "batches": {size: count for size, count in told["batches"].items() if count}
+        }
 
-    def count(self, counter: str) -> int:
-        return int(self.state()[counter]) - self.before[counter]
+    def configuration(self) -> Any:
+        state = self.state()
+        return {key: state[key] for key in ("configuration", "auto", "state", "last_change")}
+
+    def waiting(self) -> int:
+        return int(self.hosted()["queued"])
 
     def pids(self) -> list[int]:
-        return list(self.state()["pids"])
+        return list(self.hosted()["pids"])
 
     def is_whole(self) -> bool:
-        """Whether all its workers serve."""
-        return bool(self.state()["ready"] == self.workers)
+        return bool(self.hosted()["ready"] == sum(g.instances for g in self.served.configuration))
+
+    def begin_change(self, configuration: str = "") -> None:
+        wanted = parse_configuration(configuration) if configuration else self.served.configuration
+        host = self.site.host
+        self._change = self.site.pool.submit(host.start_generation, self.name, wanted)
+
+    def changed(self) -> Any:
+        self._change.exception(PATIENCE_S)
+        return self.state()
 
     def begin(self) -> TritonModel:
         """As if it were new: nothing has run, nothing is counted."""
-        self.record.unlink(missing_ok=True)
+        for path in (self.record, *self.slow_load.parent.glob("slow-load*")):
+            path.unlink(missing_ok=True)
+        self.is_used = True
         wait_until("its workers serve", self.is_whole)
-        state = self.state()
-        self.before = {key: value for key, value in state.items() if isinstance(value, int)}
+        self.first_pids = set(self.pids())
+        self.before: list[dict[str, int]] = [{} for _ in _counted(None)]
+        self.before = [dict(words) for words in _counted(self.state())]
         return self
 
     def end(self) -> None:
@@ -102,6 +134,16 @@ class TritonModel(Model):
         for future in self._sent:
             future.exception(PATIENCE_S)
         wait_until("nothing waits", lambda: not self.waiting())
+        self.is_used = False
+        if self.is_worn or set(self.pids()) != self.first_pids:
+            self.site.forget(self)  # what it has learnt or lost would show in the next test
+
+
+def _counted(state: Any) -> list[dict[str, int]]:
+    """What only grows, of a state."""
+    if state is None:
+        return [{} for _ in range(len(COUNTERS) + 1)]
+    return [*(state["counters"][name] for name in COUNTERS), state["batches"]]
 
 
 class TritonSite(Site):
@@ -113,6 +155,25 @@ class TritonSite(Site):
         super().__init__(_Server(process), archives, folder)
         self.host = process.host
         self._kept: dict[Any, TritonModel] = {}
+        self._copies: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+    @property
+    def parent(self) -> int:
+        return os.getpid()
+
+    @property
+    def runtime(self) -> Path:
+        return Path(self.host.page.path.parent)
+
+    def status(self) -> Any:
+        return self.page_status()
+
+    def metrics(self) -> str:
+        port = int(self.server.process.addresses["metrics"].split(":")[2].split("/")[0])
+        return call(port, "GET", "/metrics").text
+
+    def is_healthy(self) -> bool:
+        return self.inference("GET", "/v2/health/ready").status == 200
 
     def add(
         self,
@@ -120,63 +181,67 @@ class TritonSite(Site):
         *,
         config: Mapping[str, Any] | None = None,
         handler: str = "echo",
+        profile: Mapping[tuple[int, int], float] | None = None,
         batch_size: int = 1,
         max_batch_delay: int = 0,
         initial_workers: int = 1,
     ) -> TritonModel:
         config = {"batchSize": batch_size, "maxBatchDelay": max_batch_delay, **(config or {})}
-        key = json.dumps([name, config, handler, initial_workers])
+        key = json.dumps([name, config, handler, initial_workers, bool(profile)])
+        while key in self._kept and self._kept[key].is_used:
+            key += " and another"
         if key not in self._kept:
-            while len(self._kept) >= KEPT:
-                self._forget(next(iter(self._kept)))
-            self._kept[key] = self._load(name, config, handler, initial_workers)
+            for idle in [each for each in self._kept.values() if not each.is_used][:-KEPT]:
+                self.forget(idle)
+            self._kept[key] = self._load(name, config, handler, initial_workers, profile)
         model = self._kept[key] = self._kept.pop(key)  # the one that was used last goes last
         return model.begin()
 
     def _load(
-        self, name: str, config: dict[str, Any], handler: str, workers: int
+        self,
+        name: str,
+        config: dict[str, Any],
+        handler: str,
+        workers: int,
+        profile: Mapping[tuple[int, int], float] | None,
     ) -> TritonModel:
-        number = next(self._models)
-        model = TritonModel(self, f"{name or 'm'}-{number}", "1.0", self.folder / str(number))
+        title = f"{name or 'm'}-{next(self._copies[name])}"
+        model = TritonModel(self, title, "1.0", self.folder / title)
         section = dict(config.get("shunter", {}))
-        section["environment"] = {"ECHO_RECORD": str(model.record)}
+        section["environment"] = {**model.variables, **section.get("environment", {})}
         archive = self.archives.add(model.name, handler, config={**config, "shunter": section})
+        if profile is not None:
+            self.archives.add_profile(archive, profile)
         self.host.load(archive, model.name, workers=workers)
-        wait_until("its settings are in force", lambda: self._obeys(model.name, SETTINGS.get(name)))
-        model.workers = workers
+        wait_until("its settings are in force", lambda: self._obeys(model, NAMED.get(name)))
         return model
 
-    def _obeys(self, name: str, settings: Mapping[str, Any] | None) -> bool:
-        [served] = [each for each in self.host.served if each.name == name]
-        found = served.policy
-        return found is not None and all(
+    def _obeys(self, model: TritonModel, settings: Mapping[str, Any] | None) -> bool:
+        found = model.served.policy
+        return self.commands(model) is not None and found is not None and all(
             IN_FORCE[key](found, value) for key, value in (settings or {}).items()
         )
 
-    def _forget(self, key: Any) -> None:
+    def forget(self, model: TritonModel) -> None:
+        self._kept = {key: each for key, each in self._kept.items() if each is not model}
         with contextlib.suppress(HostError):
-            self.host.unload(self._kept.pop(key).name)
-
-
-def settings_text() -> str:
-    """For the names that models will have."""
-    lines = ["[preemption]", "max_hold_ms = 5000"]
-    for name, settings in SETTINGS.items():
-        for number in range(MOST_MODELS):
-            lines.append(f"[models.{name}-{number}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    return "\n".join(lines) + "\n"
+            self.host.unload(model.name)
 
 
 @contextlib.contextmanager
-def running(archives: Any, folder: Path) -> Iterator[TritonSite]:
+def running(archives: Any, folder: Path, shunter_config: Path) -> Iterator[TritonSite]:
     """A started Triton as a site."""
     settings = {"http-header-forward-pattern": "(?i)x-shunter.*"}
-    settings["shunter_config"] = str(folder / "shunter.toml")
-    Path(settings["shunter_config"]).write_text(settings_text())
+    settings["shunter_config"] = str(shunter_config)
     process = hosts.process_of(
         archives.folder, [], settings=settings, folder=folder / "server", name=hosts.TRITON
     )
+    own = {"SHUNTER_CORE_CLAIMS": str(folder / "cores")}  # whatever else is served on this host
+    with mock.patch.dict(os.environ, own):
+        yield from _started(process, archives, folder)
+
+
+def _started(process: Any, archives: Any, folder: Path) -> Iterator[TritonSite]:
     process.start(START_S)
     try:
         site = TritonSite(process, archives, folder)

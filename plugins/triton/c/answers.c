@@ -12,6 +12,7 @@ static const struct {
 } ENDS[SHUNTER_ENDS] = {
     [SHUNTER_END_WRONG] = {TRITON_INVALID_ARG, NULL},
     [SHUNTER_END_UNSUPPORTED] = {TRITON_UNSUPPORTED, NULL},
+    [SHUNTER_END_UNREAD] = {TRITON_UNAVAILABLE, NULL},
     [SHUNTER_END_BAD] = {TRITON_INVALID_ARG, "the tensors are not what the model takes"},
     [SHUNTER_END_LATE] = {TRITON_UNAVAILABLE, "Request timeout expired: its deadline cannot be met any more"},
     [SHUNTER_END_REFUSED] = {TRITON_UNAVAILABLE, "refused: it would be answered after its deadline"},

@@ -28,6 +28,7 @@ enum shunter_end {
     SHUNTER_END_OK,
     SHUNTER_END_WRONG,       /* with a text of its own */
     SHUNTER_END_UNSUPPORTED, /* the same */
+    SHUNTER_END_UNREAD,      /* the same: its class cannot be judged yet */
     SHUNTER_END_BAD,         /* says the worker */
     SHUNTER_END_LATE,
     SHUNTER_END_REFUSED,
@@ -137,6 +138,12 @@ struct shunter_function {
     _Atomic uint8_t class;
     _Atomic bool once; /* what requests do that do not say whether they may run twice */
     _Atomic uint64_t slo_ns, client_timeout_ns;
+    _Atomic uint64_t claims;  /* SHUNTER_CLAIMS_...: who may say that he is strict; 0: nobody judges */
+    uint64_t strict_key[4];   /* under the lock */
+    uint64_t generation;      /* of whose batches it knows the latency */
+    bool yields;              /* its workers stand still for strict work of others */
+    uint64_t hold_changes;    /* as they were seen last */
+    uint64_t looked_ns;       /* after its workers */
 };
 
 /* A model that Triton has loaded. */
@@ -181,10 +188,13 @@ int shunter_function_gets_queue(
 /* ---- requests (requests.c, terms.c): what stands in one. False: ``call`` says what is wrong */
 
 /* Of a packed function, its runs are laid out, too. */
-bool shunter_read_request(
-    const struct shunter_function *function, struct shunter_call *call);
+bool shunter_read_request(struct shunter_function *function, struct shunter_call *call);
 /* Its class, its deadline, whether it may run twice. */
-bool shunter_read_terms(const struct shunter_function *function, struct shunter_call *call);
+bool shunter_read_terms(struct shunter_function *function, struct shunter_call *call);
+/* claims.c: whether a request that brings this secret, or NULL, may say by ``key`` that it is strict. */
+bool shunter_may_claim(
+    struct shunter_function *function, struct shunter_call *call, const char *key,
+    const char *secret);
 /* What its inputs are called is looked at once. */
 void shunter_find_sequence_inputs(
     struct shunter_function *function, const struct control_function *told);

@@ -137,9 +137,15 @@ static struct control_reply on_policy(
         .mixes = (uint32_t)told->mixes,
         .admission = (uint32_t)told->admission};
     function->capacity = told->capacity;
+    function->claims = told->claims;
+    memcpy(function->strict_key, told->strict_key, sizeof function->strict_key);
     if (function->served) {
         function->served->policy = function->policy;
+        if (function->generation != told->generation) {
+            shunter_forget_latency(function->served); // other workers, with other threads
+        }
     }
+    function->generation = told->generation;
     pthread_mutex_unlock(&function->lock);
     shunter_go_on(function);
     return (struct control_reply){.said = SHUNTER_SAID_DONE};

@@ -5,8 +5,9 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x79e689b1bb3f6e04ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x4691461a15d273d3ULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
+#define SHUNTER_CLAIMS_UNREAD 4 /* beside those of the page */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */
@@ -105,8 +106,11 @@ struct control_policy {
     uint64_t mixes; /* batching/c/policy.h */
     uint64_t admission; /* batching/c/policy.h */
     uint64_t capacity; /* requests that may wait; 0: any number */
+    uint64_t generation; /* of its workers: of others, nothing is known of latency */
+    uint64_t claims; /* which requests may say that they are strict, CLAIMS_... */
+    int64_t strict_key[4]; /* SHA-256 of the secret that such claims need */
 };
-_Static_assert(sizeof(struct control_policy) == 376, "policy");
+_Static_assert(sizeof(struct control_policy) == 424, "policy");
 
 struct control_list {
     uint64_t kind; /* KIND_LIST */

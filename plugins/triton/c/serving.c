@@ -47,14 +47,27 @@ static uint64_t outside_ns(const struct shunter_function *function) {
     return since_ns;
 }
 
+/* What its workers run may stand still for strict work. */
+static void see_holds(struct shunter_function *function, uint64_t now_ns) {
+    if (function->yields) {
+        const struct shunter_holds holds = shunter_holds_now(function->backend, now_ns);
+        if (holds.any || holds.changes != function->hold_changes) {
+            shunter_disturb(function->served);
+        }
+        function->hold_changes = holds.changes;
+    }
+}
+
 /* Take in what workers have answered and give away what can be given. That a batch was done before its
  * worker saw that this is to be told is found by looking once more. */
 static void decide(struct shunter_function *function) {
     do {
         const uint64_t now_ns = shunter_now_ns();
+        see_holds(function, now_ns);
         shunter_collect(function->served, now_ns);
         function->served->outside_ns = outside_ns(function);
         const uint64_t next_ns = shunter_dispatch(function->served, now_ns);
+        see_holds(function, now_ns);
         if (function->withdraws) {
             withdraw(function, now_ns);
         }

@@ -111,6 +111,15 @@ static bool watch(struct shunter_function *function, uint32_t index) {
             !shunter_watch(function->backend, worker->process, &worker->source));
 }
 
+/* One that is on the page, and whose strict requests want no place for themselves. */
+static bool gives_way(const struct control_worker *told) {
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        any |= (uint64_t)told->slices[i];
+    }
+    return told->slot >= 0 && !any;
+}
+
 int shunter_attach(
     struct shunter_function *function, const struct control_worker *told, int connection) {
     const uint64_t inode = inode_of(connection);
@@ -149,6 +158,7 @@ int shunter_attach(
     set_rows(function);
     memcpy(&worker->slices, told->slices, sizeof worker->slices);
     shunter_hold_where(function, (int32_t)told->slot);
+    function->yields = gives_way(told);
     function->class = told->class != 0;
     function->once = told->once != 0;
     function->slo_ns = told->slo_ns;
@@ -228,8 +238,25 @@ static void end_stuck(struct shunter_function *function, uint32_t index, uint64_
     }
 }
 
+/* Who stands still for strict work is not late because of that; who hangs is found all the same. */
+static void excuse(struct shunter_function *function, uint64_t now_ns) {
+    const uint64_t passed_ns = now_ns > function->looked_ns ? now_ns - function->looked_ns : 0;
+    const bool works = function->yields && function->served->in_flight;
+    function->looked_ns = now_ns;
+    const struct shunter_holds holds =
+        works ? shunter_holds_now(function->backend, now_ns) : (struct shunter_holds){0};
+    for (uint32_t i = 0; holds.any && i < SHUNTER_WORKER_COUNT; i++) {
+        if (function->workers[i].connection >= 0) {
+            shunter_excuse(
+                function->served, i, passed_ns,
+                holds.longest_park_ns + function->workers[i].timeout_ns);
+        }
+    }
+}
+
 void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns) {
     static const char left[] = "{\"left\": true}";
+    excuse(function, now_ns);
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
         struct shunter_attached *worker = &function->workers[i];
         if (worker->connection >= 0) {

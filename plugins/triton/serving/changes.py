@@ -8,12 +8,15 @@ from pathlib import Path
 
 from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration
+from shunter.batching.page.layout import Claims
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation
-from shunter.plugins.triton.published import AUTO
+from shunter.plugins.triton.published import AUTO, told_of
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.served import Served, usual_policy, variables_of
+
+_NO_KEY = (0, 0, 0, 0)
 
 
 class Changes:
@@ -28,6 +31,8 @@ class Changes:
         self._starting = ThreadPoolExecutor(4, "starting")
         self._coming: set[Generation] = set()
         self._is_over = False
+        self.guarded = False
+        """Whether the settings may forbid claims of strict."""
 
     def change(
         self,
@@ -64,7 +69,8 @@ class Changes:
     ) -> Generation:
         for each in cores:
             _check(each)
-        self._reception.policies[served.key] = served.policy or usual_policy(served)
+        usual = told_of(usual_policy(served), 0, Claims.UNKNOWN, _NO_KEY, guarded=self.guarded)
+        self._reception.policies[served.key] = served.policy or usual
         self._reception.capacities[served.key] = archive_keys.capacity_of(served.model)
         variables = {
             **variables_of(served),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,13 @@ from shunter.plugins.host import HostError
 from shunter.plugins.supervised import Supervised
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.backend import Backend, BackendGone
-from shunter.plugins.triton.published import NO_STATE, groups_of, telemetry_of, wanted_of
+from shunter.plugins.triton.published import (
+    NO_STATE,
+    groups_of,
+    telemetry_of,
+    told_of,
+    wanted_of,
+)
 from shunter.plugins.triton.served import Served, identity_of, place_of
 from shunter.plugins.triton.serving.host import TritonHost
 
@@ -31,12 +38,27 @@ _AGAIN_NS = 5_000_000_000
 _BEAT = HEADER_FIELDS["controller_heartbeat_ns"].offset // 8
 
 
+def may_forbid_claims(named: str | None) -> bool:
+    """Whether the settings, which ``plugins/control/settings.py`` finds and reads, may forbid it to
+    call a request strict: that they mention it is enough, and so is that nobody can tell."""
+    named = named or os.environ.get("SHUNTER_CONFIG")
+    path = Path(named or "shunter.toml")
+    if not named and not os.path.lexists(path):
+        return False
+    try:
+        text = path.read_text(encoding="latin-1").replace("-", "_")
+    except OSError:
+        return True
+    return "allow_strict" in text or "strict_secret_file" in text
+
+
 class Control:
     """A thread between the backend, the page and the controller, which it keeps running."""
 
     def __init__(self, host: TritonHost, settings: str | None, log: Path) -> None:
         """``settings``: path of the controller's settings, None: where it finds them."""
         self._host, self._page = host, host.page
+        host.changes.guarded = may_forbid_claims(settings)
         arguments = ["-m", "shunter.plugins.control.controller", "--page", str(host.page.path)]
         arguments += ["--config", settings] if settings else []
         words = host.page.page.words
@@ -76,25 +98,36 @@ class Control:
     def _cycle(self, now_ns: int) -> None:
         self._page.beat(now_ns)
         self.controller.look()
-        states = self._states()
+        self._connect()
         served = self._host.served
         for each in served:
-            self._tell(each, states.get(each.key), now_ns)
             self._obey(each)
+        states = self._states()  # by what it was told just now
+        for each in served:
+            self._tell(each, states.get(each.key), now_ns)
         late = [each for each in served if each.is_late and each.workers and each.workers.pids]
         if late and now_ns > self._again_ns:
             self._again_ns = now_ns + _AGAIN_NS
             self._changes.submit(self._load_late, late)
 
+    def _connect(self) -> None:
+        """If there is a backend."""
+        if self._backend is not None:
+            return
+        try:
+            self._backend = Backend(self._host.backend_at)
+            self._backend.hold_on(self._page.page.descriptor)
+        except (BackendGone, UserError):
+            self._hang_up()
+        else:
+            for each in self._host.served:
+                each.policy = None  # it has been told nothing yet
+
     def _states(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
         """Of all functions; none while there is no backend."""
         try:
-            if self._backend is None:
-                self._backend = Backend(self._host.backend_at)
-                self._backend.hold_on(self._page.page.descriptor)
-                for each in self._host.served:
-                    each.policy = None  # it has been told nothing yet
-            return {(each["model"], each["version"]): each for each in self._backend.functions()}
+            found = self._backend.functions() if self._backend is not None else []
+            return {(each["model"], each["version"]): each for each in found}
         except (BackendGone, UserError):
             self._hang_up()
             return {}
@@ -129,7 +162,13 @@ class Control:
             identity = page.read_identity(slot)
         except UnstableError:
             return  # as it was; the next look may be luckier
-        policy = policy_of(commands, identity, page.read_groups(slot, identity.group_count))
+        policy = told_of(
+            policy_of(commands, identity, page.read_groups(slot, identity.group_count)),
+            served.generation,
+            page.read_claims(slot),
+            page.header().strict_key,
+            guarded=self._host.changes.guarded,
+        )
         if policy != served.policy and self._backend is not None:
             with contextlib.suppress(BackendGone):
                 capacity = archive_keys.capacity_of(served.model)

@@ -66,7 +66,7 @@ class TritonHost:
         self._lock = threading.RLock()
         """Of who loads and unloads; who changes the workers of a model has that model's."""
         self._archives = Archives(store, folder / "models", runtime, page)
-        self._changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
+        self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self._taking_over = TakingOver(self._change)
         self.saved: Callable[[], None] = lambda: None
         """What is served has changed."""
@@ -151,12 +151,12 @@ class TritonHost:
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
     ) -> None:
         others_serve = any(each.workers for each in self.served)
-        self._changes.change(served, configuration, cores, gentle=others_serve)
+        self.changes.change(served, configuration, cores, gentle=others_serve)
         self.saved()
 
     def _forget(self, served: Served) -> None:
         """Whatever there is of it."""
-        self._changes.retire(served)
+        self.changes.retire(served)
         self.reception.policies.pop(served.key, None)
         self.reception.capacities.pop(served.key, None)
         self.repository.remove(served.name, served.number)
@@ -204,7 +204,7 @@ class TritonHost:
     def retire(self, model: str) -> HostedModel:
         """See the protocol."""
         served = self._find(model)
-        self._changes.retire(served)
+        self.changes.retire(served)
         self.saved()
         return self._hosted(served)
 
@@ -242,7 +242,7 @@ class TritonHost:
     def look_after(self) -> None:
         """Start again what was lost, or did not come."""
         for each in self.served:
-            self._changes.look_after(each)
+            self.changes.look_after(each)
         self._taking_over.look_after(self.served)
 
     def names(self) -> list[str]:
@@ -264,11 +264,11 @@ class TritonHost:
 
     def abandon(self) -> None:
         """Changes that wait for workers are undone, and there are no others."""
-        self._changes.abandon()
+        self.changes.abandon()
 
     def close(self) -> None:
         """End all workers."""
         self.reception.close()
-        self._changes.close(self.served)
+        self.changes.close(self.served)
         self._taking_over.close()
         self.served = ()

@@ -94,9 +94,8 @@ def fill(store, folder):
     variables = {"ECHO_RECORD": str(folder / "record"), "TENSORS_GATE": str(folder / "gate")}
     tensors = {"inputs": [{"name": "x", "dtype": "float32", "shape": [4]}], "outputs": outputs}
     section = {"tensors": tensors, "environment": variables}
-    for name, batch, retry in (("two", 8, True), ("one", 1, False), ("hung", 8, True)):
+    for name, batch, retry in (("two", 8, True), ("one", 1, False)):
         config = {"batchSize": batch, "shunter": {**section, "retry": retry}}
-        config |= {"responseTimeout": 5} if name == "hung" else {}
         config |= {"jobQueueSize": 1} if name == "one" else {}
         store.add(name, "tensors", config=config)
     store.add("giving", "tensors", config={"shunter": section | {"class": "best_effort"}})
@@ -421,20 +420,6 @@ def test_a_request_that_was_cancelled_does_not_run_and_no_more_wait_than_may(sit
             wait_until(lambda: site.state("one")["abandoned"] == 1)
         wait_until(lambda: ended)
     assert 31.0 not in site.record()
-
-
-def test_workers_that_hang_or_are_killed_under_load_lose_no_request(site):
-    site.host.load("hung-1.0.mar", workers=2)
-    with Load(site, "hung") as load:
-        for turn in range(2):
-            load.more()
-            pids = wait_until(lambda: list(site.state("hung")["pids"]))
-            os.kill(pids[0], signal.SIGKILL if turn else signal.SIGSTOP)
-            wait_until(lambda gone=pids[0]: gone not in site.state("hung")["pids"])
-            wait_until(lambda: site.state("hung")["ready"] == 2)
-            load.more()
-    assert load.failures == []
-    site.host.unload("hung")
 
 
 def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, two, errors):

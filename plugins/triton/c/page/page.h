@@ -16,12 +16,21 @@ struct shunter_function_hold {
     int32_t slot;
     bool is_up;     /* it has strict requests, */
     uint64_t steps; /* and so many of their batches were seen to begin or end */
+    uint64_t moved_ns; /* when the last of them did: one that gets nowhere holds no longer */
+};
+
+/* What anybody holds on the page. */
+struct shunter_holds {
+    bool any;
+    uint64_t changes; /* another number after every change of it */
+    uint64_t longest_park_ns;
 };
 
 /* Hold on the page that this descriptor is, and no other. */
 bool shunter_hold_on(struct shunter_backend *backend, int descriptor);
 /* Under the function's lock: what it holds may have changed. */
 void shunter_show_hold(struct shunter_function *function, uint64_t now_ns);
+struct shunter_holds shunter_holds_now(struct shunter_backend *backend, uint64_t now_ns);
 /* The same: its workers have. */
 void shunter_hold_where(struct shunter_function *function, int32_t slot);
 /* Say that the holder lives. */

@@ -127,8 +127,7 @@ static bool read_tensor(
                "from the host", name);
 }
 
-bool shunter_read_request(
-    const struct shunter_function *function, struct shunter_call *call) {
+bool shunter_read_request(struct shunter_function *function, struct shunter_call *call) {
     if (!shunter_read_terms(function, call)) {
         return false;
     }

@@ -70,7 +70,12 @@ static bool read_idempotent(
     return true;
 }
 
-static bool read_parameters(struct shunter_call *call) {
+/* Where it says that it is strict, and what it brings for that. */
+struct claim {
+    const char *key, *secret;
+};
+
+static bool read_parameters(struct shunter_call *call, struct claim *claim) {
     uint32_t count = 0;
     if (!is_there(TRITONBACKEND_RequestParameterCount(call->request, &count))) {
         return true;
@@ -85,10 +90,15 @@ static bool read_parameters(struct shunter_call *call) {
         }
         if (!strcmp(key, "slo_class") || !strcasecmp(key, "x-shunter-class")) {
             is_right = read_class(call, key, type, value);
+            claim->key = call->class == 0 ? key : NULL;
         } else if (!strcmp(key, "deadline_ms") || !strcasecmp(key, "x-shunter-deadline-ms")) {
             is_right = read_deadline(call, key, type, value);
         } else if (!strcmp(key, "idempotent") || !strcasecmp(key, "x-shunter-idempotent")) {
             is_right = read_idempotent(call, key, type, value);
+        } else if (
+            type == TRITON_STRING &&
+            (!strcmp(key, "strict_key") || !strcasecmp(key, "x-shunter-strict-key"))) {
+            claim->secret = value;
         }
         if (!is_right) {
             return false;
@@ -127,10 +137,12 @@ static uint8_t class_of(const struct shunter_function *function, const struct sh
     return priority > 1;
 }
 
-bool shunter_read_terms(const struct shunter_function *function, struct shunter_call *call) {
+bool shunter_read_terms(struct shunter_function *function, struct shunter_call *call) {
     call->class = class_of(function, call);
     call->once = function->once;
-    if (!read_parameters(call)) {
+    struct claim claim = {.key = call->class < function->class ? "priority" : NULL};
+    if (!read_parameters(call, &claim) ||
+        (claim.key && !shunter_may_claim(function, call, claim.key, claim.secret))) {
         return false;
     }
     complete_deadline(function, call);
