@@ -5,7 +5,7 @@ in his best place, and the split changes when the same other one was better seve
 How wide instances are on their set is Packrat's to say, as without a split.
 
 While one set for all is best, or where the decision is not allowed, nothing of this is in force and
-models share the cores as :mod:`shunter.plugins.control.joint_plan` says.
+models share the cores as :class:`shunter.plugins.control.planned_model.JointPlan` says.
 """
 
 from __future__ import annotations

@@ -25,10 +25,9 @@ from shunter.allocator.cpus.cpu_list import format_cpu_list
 from shunter.allocator.planning.configuration import Configuration, format_configuration
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.slices import bits
-from shunter.plugins.control.joint_plan import JointPlan
 from shunter.plugins.control.observed import GroupShare, Observed, Wanted
 from shunter.plugins.control.placement import Placement
-from shunter.plugins.control.planned_model import PlannedModel
+from shunter.plugins.control.planned_model import JointPlan, PlannedModel
 from shunter.plugins.control.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")

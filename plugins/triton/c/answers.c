@@ -139,7 +139,8 @@ static void tell(const struct shunter_call *call, bool success, uint64_t now_ns)
     pthread_mutex_unlock(&model->lock);
 }
 
-void shunter_tell_batch(const struct shunter_call *call, uint32_t rows) {
+/* Tell the server that a batch of so many rows ran, of which this is one request. */
+static void tell_batch(const struct shunter_call *call, uint32_t rows) {
     struct shunter_model *model = call->model;
     pthread_mutex_lock(&model->lock);
     if (model->instance) {
@@ -168,4 +169,25 @@ void shunter_answer(const struct shunter_function *function, struct shunter_call
                                            : shunter_respond(function, call, TRITON_FINAL);
     tell(call, is_good, shunter_now_ns());
     forget(TRITONBACKEND_RequestRelease(call->request, TRITON_RELEASE_ALL));
+}
+
+void shunter_tell_batches(const struct shunter_function *function, struct shunter_calls calls) {
+    const struct shunter_call *of_batch = NULL;
+    uint64_t batch = 0;
+    uint32_t size = 0;
+    for (const struct shunter_call *call = calls.first; call; call = call->next) {
+        for (int32_t at = call->end == SHUNTER_END_OK ? call->first : -1; at >= 0;
+             at = function->rows[at].next) {
+            if (of_batch && function->rows[at].batch != batch) {
+                tell_batch(of_batch, size);
+                size = 0;
+            }
+            batch = function->rows[at].batch;
+            of_batch = call;
+            size += shunter_rows_each(function, call);
+        }
+    }
+    if (of_batch) {
+        tell_batch(of_batch, size);
+    }
 }

@@ -284,8 +284,8 @@ bool shunter_respond(
     const struct shunter_function *function, const struct shunter_call *call, uint32_t flags);
 /* Answer a request and let go of it. The call stays. */
 void shunter_answer(const struct shunter_function *function, struct shunter_call *call);
-/* Tell the server that a batch of so many rows ran, of which this is one request. */
-void shunter_tell_batch(const struct shunter_call *call, uint32_t rows);
+/* Tell the server of the batches whose last request is among these. */
+void shunter_tell_batches(const struct shunter_function *function, struct shunter_calls calls);
 
 /* ---- the host (control.c), and the thread (events.c) */
 

@@ -252,28 +252,6 @@ void shunter_submit(
 
 /* ---- answers leave */
 
-/* Batches whose last request is among these are told of. */
-static void tell_batches(const struct shunter_function *function, struct shunter_calls calls) {
-    const struct shunter_call *of_batch = NULL;
-    uint64_t batch = 0;
-    uint32_t size = 0;
-    for (const struct shunter_call *call = calls.first; call; call = call->next) {
-        for (int32_t at = call->end == SHUNTER_END_OK ? call->first : -1; at >= 0;
-             at = function->rows[at].next) {
-            if (of_batch && function->rows[at].batch != batch) {
-                shunter_tell_batch(of_batch, size);
-                size = 0;
-            }
-            batch = function->rows[at].batch;
-            of_batch = call;
-            size += shunter_rows_each(function, call);
-        }
-    }
-    if (of_batch) {
-        shunter_tell_batch(of_batch, size);
-    }
-}
-
 void shunter_go_on(struct shunter_function *function) {
     bool there_is_more = true;
     pthread_mutex_lock(&function->lock);
@@ -291,7 +269,7 @@ void shunter_go_on(struct shunter_function *function) {
         }
         pthread_mutex_unlock(&function->lock);
         shunter_send_parts(function);
-        tell_batches(function, done);
+        shunter_tell_batches(function, done);
         for (struct shunter_call *call = done.first; call; call = call->next) {
             shunter_answer(function, call);
         }

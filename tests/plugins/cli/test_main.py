@@ -200,7 +200,7 @@ def test_every_sample_is_packed_by_its_name(run, tmp_path, sample, package, weig
 
 
 def test_a_missing_package_of_the_demo_is_named_before_it_starts(run, monkeypatch):
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     status, _, err = run("demo")
     assert (status, "pip install 'shunter[demo]'" in err) == (2, True)
 
