@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +19,9 @@ from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
 from shunter.plugins.cli.status import status
-from shunter.plugins.cli.triton import workers
 from shunter.plugins.errors import UserError
+
+LOOK_S = 0.5
 
 app = typer.Typer(
     name="shunter",
@@ -142,9 +145,47 @@ app.command()(configure)
 app.command()(profile)
 app.command()(plan)
 app.command()(nic)
-app.command()(workers)
 app.add_typer(plot, name="plot")
 app.add_typer(adopt, name="adopt")
+
+
+@app.command()
+def workers(
+    folder: Annotated[Path, typer.Argument(help="What `shunter pack --triton` wrote.")],
+    socket: Annotated[
+        Path | None,
+        typer.Option(help="Where Triton's backend listens; default: backend.sock of the folder."),
+    ] = None,
+) -> None:
+    """Start the workers of a packed Triton repository until Ctrl-C; Triton is started by you.
+
+    Triton may come before or after them, and end and come again.
+
+    Examples:
+
+      shunter pack --triton store --output packed
+
+      shunter workers packed
+    """
+    from shunter.plugins import hosts
+
+    ended = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: ended.set())
+    found = hosts.packed_workers(folder, socket)
+    try:
+        count = found.start()
+        print(f"{count} worker{'' if count == 1 else 's'} loaded; start Triton:", flush=True)
+        print(f"  {found.command}", flush=True)
+        told: list[str] = []
+        while not ended.wait(LOOK_S):
+            problems = found.look_after()
+            for each in problems:
+                if each not in told:
+                    print(f"shunter: {each}", flush=True)
+            told = problems
+    finally:
+        found.close()
 
 
 @app.command("plugins-path")

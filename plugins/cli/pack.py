@@ -1,4 +1,4 @@
-"""``shunter pack``: archives from folders and samples."""
+"""``shunter pack``: archives from folders and samples; repositories for a Triton of one's own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shunter.plugins.cli.triton import ForTriton, Packed, Repository, pack_repository
+from shunter.plugins.cli.files import given
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SAMPLES = ("digits", "minilm", "resnet50")
+Packed = Annotated[
+    list[str] | None,
+    typer.Argument(help="--triton: NAME, or NAME=FILE.mar, of the store; default: all."),
+]
+ForTriton = Annotated[
+    bool, typer.Option("--triton", help="MODEL is a model store: a Triton repository of it.")
+]
+Repository = Annotated[
+    Path | None, typer.Option(help="--triton: the folder to write; it must not be there.")
+]
 
 
 def pack(
@@ -76,6 +86,32 @@ def pack(
             )
     except (PackError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+def pack_repository(
+    ctx: typer.Context, store: Path, models: list[str], output: Path | None
+) -> None:
+    """Write a repository, and say how it is served."""
+    if others := given(ctx) - {"model", "models", "triton", "output"}:
+        name = min(others).replace("_", "-")
+        raise UserError(f"--{name}: not with --triton, which takes archives as they are")
+    from shunter.plugins import hosts
+    from shunter.plugins.cli.serve import archives
+    from shunter.plugins.profiling.profiles import profile_path
+
+    if output is None:
+        raise UserError("--output FOLDER is missing: where the repository for Triton is written")
+    if not store.is_dir():
+        raise UserError(f"{store} is not a folder: with --triton name a model store")
+    named = [
+        each if "=" in each else f"{each.removesuffix('.mar')}={each.removesuffix('.mar')}.mar"
+        for each in models
+    ]
+    found = archives(store, named)
+    hosts.pack_repository(store, found, output, profile_path)
+    for each in found:
+        print(output / "models" / each.partition("=")[0])
+    print(f"start its workers, which say how to start Triton: shunter workers {output}")
 
 
 def _pack_sample(model: str, store: Path, name: str, version: str) -> Path:

@@ -114,8 +114,9 @@ def test_admission_refuses_by_429_and_says_when_to_come_back(serve, grpc_client)
     assert model.count("rejected") == 2
 
 
-def test_a_full_queue_takes_a_strict_request_in_place_of_the_youngest_best_effort_one(serve_both):
-    model = serve_both("ordered", config={"jobQueueSize": 2})
+@pytest.mark.both_servers
+def test_a_full_queue_takes_a_strict_request_in_place_of_the_youngest_best_effort_one(serve):
+    model = serve("ordered", config={"jobQueueSize": 2})
     gate, held = model.hold()
     old, young = (model.queue(name, headers=BEST_EFFORT) for name in ("old", "young"))
     assert model.ask("one too many", headers=BEST_EFFORT).status == 503

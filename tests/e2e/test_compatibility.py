@@ -70,18 +70,18 @@ def third_party(archives):
 
 
 @pytest.fixture(scope="module")
-def both(harness, archives, site, make_server, third_party, tmp_path_factory):
+def both(harness, archives, torchserve_site, make_server, third_party, tmp_path_factory):
     """A stock server and the one with the jar, with the same models."""
     with harness.running(make_server(), archives, tmp_path_factory.mktemp("stock")) as stock:
         asked = [
             server.pool.submit(server.register, name, file)
-            for server in (stock, site)
+            for server in (stock, torchserve_site)
             for name, file in third_party.items()
         ]
         assert {future.result().status for future in asked} == {200}
-        yield stock, site
+        yield stock, torchserve_site
         for name in third_party:
-            site.management("DELETE", f"/models/{name}")
+            torchserve_site.management("DELETE", f"/models/{name}")
 
 
 def _same(both, *request):

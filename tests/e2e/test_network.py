@@ -30,9 +30,9 @@ NUMBERS = np.array([1, 2, 3, 4], np.float32)
 
 
 @pytest.fixture(scope="module")
-def served(site):
+def served(torchserve_site):
     """A model that both front ends serve."""
-    model = site.add(handler="tensors", config={"shunter": SECTION}, batch_size=4)
+    model = torchserve_site.add(handler="tensors", config={"shunter": SECTION}, batch_size=4)
     yield model
     model.end()
 

@@ -138,6 +138,8 @@ class TritonHost:
                 self.repository.write(served.name, served.number, config_of(served))
                 self._change(served, configuration)
                 self.repository.load_version(served.name, served.number)
+                if served.workers is not None:  # the backend may have come with this model only
+                    served.workers.wait_attached(self.backend_at)
             except (UserError, OSError) as error:
                 self._forget(served)
                 said = str(error) if isinstance(error, UserError) else f"{archive}: {error}"

@@ -532,10 +532,13 @@ static unsigned give_beside(double batch_ns) {
         requests[i].timeout_us = 0;
     }
     pthread_mutex_lock(&sending);
+    pthread_mutex_lock(&function->lock);
+    const uint64_t begun = function->counts.batches;
+    pthread_mutex_unlock(&function->lock);
     execute(&requests[0]);
     for (bool is_answering = false; !is_answering; usleep(1000)) {
         pthread_mutex_lock(&function->lock);
-        const bool has_run = function->counts.batches && !function->served->in_flight;
+        const bool has_run = function->counts.batches > begun && !function->served->in_flight;
         is_answering = has_run && !function->done.first;
         struct shunter_latency_fit *fit = &function->served->seen.fit;
         shunter_latency_fit_init(fit, batch_ns, 0);
