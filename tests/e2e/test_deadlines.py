@@ -75,14 +75,16 @@ def _misses(site, model):
 
 
 @pytest.mark.both_servers
-def test_every_missed_deadline_has_one_reason(serve, site):
+def test_every_missed_deadline_has_one_reason(serve, site, wait_until):
     model = serve("ordered", config={"jobQueueSize": 1})
     before = _misses(site, model)
     long = {"x-shunter-deadline-ms": "600000"}
     assert model.ask(headers=long).status == 200
     assert model.ask(headers=long, fail=True).status == model.FAILED
+    killed = set(model.pids())
     assert model.ask(headers=long, crash=True).status == model.KILLED
-    assert model.ask(headers=long).status == 200  # the worker is back
+    wait_until("it is back", lambda: model.is_whole() and not killed & set(model.pids()))
+    assert model.ask(headers=long).status == 200
     gate, held = model.hold(headers=SHORT)
     assert model.ask("expires", headers=SHORT).status == model.LATE  # the held one is late, too
     waits = model.queue("waits", headers=long)

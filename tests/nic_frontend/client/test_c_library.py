@@ -470,7 +470,7 @@ def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
 def test_a_program_reads_parts_until_the_worker_has_gone(streamed, installed, tmp_path):
     program = compiled(installed, HERE / "use_streams.c", tmp_path)
     service, worker = streamed()
-    with subprocess.Popen([program, service.url(), "wait"], stdout=subprocess.PIPE) as reads:
+    with subprocess.Popen([program, service.url("tcp"), "wait"], stdout=subprocess.PIPE) as reads:
         while not worker.handler.steps:
             time.sleep(0.01)
         service.close()
