@@ -52,11 +52,11 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 	$(BIN)/shunter demo
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
-	# Four files at a time: most of their time is waiting: each process has servers, ports and folders of its own.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	# Three files at a time: most of their time is waiting: each process has servers, ports and folders of its own.
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(INSTALLED) library ## run only tests that start no process: no server, no compiler, no JVM
-	$(BIN)/pytest -n 4 --dist loadfile --fast --durations=10 --durations-min=1
+	$(BIN)/pytest -n 3 --dist loadfile --fast --durations=10 --durations-min=1
 
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \

@@ -111,12 +111,15 @@ def test_a_real_rival_batches_answers_and_ends(rivals, archive, name):
     }[name]
     texts = ["x" * (1 + place % 7) for place in range(60)]
     with start() as server, ThreadPoolExecutor(30) as pool:
-        answers = list(pool.map(lambda text: server.embedding(_post(server, text)), texts))
+        for _ in range(10):  # until some came together, which is the host's affair
+            answers = list(pool.map(lambda text: server.embedding(_post(server, text)), texts))
+            assert answers == [[float(len(text))] * 384 for text in texts]
+            if max(server.batches()) > 1:
+                break
         if name == "triton":
             server.reload()
             assert server.embedding(_post(server, "abc")) == [3.0] * 384
         pids, sizes = server.pids(), server.batches()
-    assert answers == [[float(len(text))] * 384 for text in texts]
     assert max(sizes) > 1
     assert max(sizes) <= 8
     assert len(pids) >= 2

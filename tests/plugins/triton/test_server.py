@@ -588,7 +588,7 @@ def test_strict_requests_of_one_model_make_workers_of_another_stand_still(site, 
     site.host.load("giving-1.0.mar")
     slot, giving = (site.served(name).slot.index for name in ("one", "giving"))
     with ThreadPoolExecutor() as pool, site.held("one"):
-        assert holds.held(site.page, ALL_CPUS, time.monotonic_ns()) == ALL_CPUS
+        wait_until(lambda: holds.held(site.page, ALL_CPUS, time.monotonic_ns()) == ALL_CPUS)
         assert holds.holding_models(site.page, time.monotonic_ns()) == 1 << slot
         [told] = [each for each in site.page_status()["models"] if each["name"] == "one"]
         assert (told["holds"], told["queue"]["strict"]) == (True, 0)
