@@ -194,8 +194,7 @@ uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **dat
 
 int shunter_client_unwanted(struct shunter_client *client, uint64_t req_id) {
     int error = 0;
-    const int times = client->settings.stream ? 1 : 4; // nobody answers it, and all but one may be lost
-    for (int said = 0; !error && said < times; said++) {
+    for (int said = 0; !error && said < (client->settings.stream ? 1 : 4); said++) { // unanswered
         error = shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
     }
     return error;
