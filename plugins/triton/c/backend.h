@@ -105,7 +105,6 @@ struct shunter_function {
     int bell, timer;
     struct shunter_source bell_source, timer_source;
     uint64_t armed_ns; /* when the timer rings */
-    uint64_t rung_ns;  /* since when the thread knows that there are requests; 0: it need not */
     /* its queue; ``served`` is NULL until the host has brought it */
     struct shunter_served *served;
     struct control_function told;

@@ -7,8 +7,6 @@
 #include "streams.h"
 
 #define MOST_ROUNDS 4 /* then others have their turn */
-#define PATIENCE_NS 200000 /* so long requests wait for the thread, which may be busy for others */
-#define LOOK_AGAIN_NS 1000000 /* for deadlines, whatever becomes of batches that run */
 
 /* ---- decisions; under the lock */
 
@@ -147,48 +145,6 @@ static void ring_if(const struct shunter_function *function, bool there_is_more)
 
 /* ---- requests come */
 
-/* Whether batches are over before holding one back is worth a timer. Handing one over and waking who
- * waits for it then costs as much as running it. */
-static bool is_brief(const struct shunter_served *served) {
-    const int64_t one_ns = shunter_latency_ns(shunter_line(served), 1);
-    return shunter_knows(served) && !shunter_forming_hold_ns((double)one_ns, INT64_MAX);
-}
-
-static bool has_free_worker(const struct shunter_served *served) {
-    for (uint32_t i = 0; i < served->worker_count; i++) {
-        const struct shunter_worker_state *worker = &served->workers[i];
-        if (shunter_is_ready(worker) && !shunter_in_flight(worker)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/*
- * Brief requests that come beside others are left to the thread: all that have come when it gets to
- * them are one batch. That takes no timer: where a processor is idle it gets to them at once, and where
- * none is, the server's own threads bring more meanwhile. A lone request, and one that runs for longer,
- * is given away by who brings it. True: the thread will do it.
- */
-static bool leaves_it_to_thread(
-    struct shunter_function *function, uint32_t count, uint64_t now_ns) {
-    const struct shunter_served *served = function->served;
-    const bool is_late = function->rung_ns && now_ns - function->rung_ns > PATIENCE_NS;
-    if (function->calls <= count || function->streams || served->policy.threshold > 0 ||
-        served->lists[SHUNTER_REFUSED].count || is_late || !is_brief(served)) {
-        return false;
-    }
-    if (served->lists[0].deadlines || served->lists[1].deadlines) {
-        arm(function, now_ns + LOOK_AGAIN_NS);
-    }
-    if (!function->rung_ns && has_free_worker(served)) { // busy ones ring when they are done
-        function->rung_ns = now_ns;
-        ring_if(function, true);
-    }
-    shunter_show_hold(function, now_ns);
-    return true;
-}
-
 /* True: it may wait. Else it says why not. */
 static bool begin(
     struct shunter_function *function, struct shunter_call *call, bool is_served) {
@@ -242,9 +198,7 @@ void shunter_submit(
     }
     if (is_served) {
         make_room(function);
-        if (!leaves_it_to_thread(function, count, shunter_now_ns())) {
-            decide(function);
-        }
+        decide(function);
     }
     ring_if(function, function->done.first);
     pthread_mutex_unlock(&function->lock);
@@ -255,7 +209,6 @@ void shunter_submit(
 void shunter_go_on(struct shunter_function *function) {
     bool there_is_more = true;
     pthread_mutex_lock(&function->lock);
-    function->rung_ns = 0;
     for (int rounds = 0; there_is_more && rounds < MOST_ROUNDS; rounds++) {
         if (function->served) {
             decide(function);

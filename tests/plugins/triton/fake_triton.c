@@ -7,8 +7,7 @@
  * With REQUESTS 0 they go on until its input ends. Prints how the requests ended, by error code. The
  * model m takes x [DIM] and b [1], and gives y [4] and z [1]: y = x + 1, z = 2 * b. With FAKE_PACKED=1
  * x has up to DIM numbers, y as many, and b and z are texts, the same ones; some of b are malformed.
- * With FAKE_STREAMED=1 an answer to n numbers has n % PARTS such parts. With FAKE_BRIEF=1 see
- * give_beside().
+ * With FAKE_STREAMED=1 an answer to n numbers has n % PARTS such parts.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -18,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "triton.h"
 
 #define ROWS 4
 #define OUT 4
@@ -84,7 +83,6 @@ static bool is_packed, is_streamed;
 static bool is_right_packed(const TRITONBACKEND_Request *request);
 static uint32_t api_minor = TRITON_API_MINOR;
 static _Atomic uint64_t told_requests, told_rows;
-static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER; /* who has it holds answers up */
 
 /* ---- the server */
 
@@ -308,8 +306,6 @@ TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error) {
     TRITONBACKEND_Request *request = response->request;
-    pthread_mutex_lock(&sending);
-    pthread_mutex_unlock(&sending);
     if (flags != TRITON_FINAL && !error) {
         request->parts++;
         request->has_wrong_part |= request->answers || !is_right_packed(request);
@@ -514,49 +510,6 @@ static void unload(TRITONBACKEND_ModelInstance *old) {
     free(model);
 }
 
-static void execute(TRITONBACKEND_Request *request) {
-    check(TRITONBACKEND_ModelInstanceExecute(instance, &request, 1));
-}
-
-/*
- * While the backend's thread answers one request another one comes, beside it, to a free worker whose
- * batches take about so long: how many batches the one who brings it gives away.
- */
-static unsigned give_beside(double batch_ns) {
-    struct shunter_function *function = ((struct shunter_model *)instance->model->state)->function;
-    TRITONBACKEND_Request requests[2];
-    uint64_t seed = 1, before = 0;
-    for (int i = 0; i < 2; i++) {
-        prepare(&requests[i], &seed);
-        requests[i].class = NULL;
-        requests[i].timeout_us = 0;
-    }
-    pthread_mutex_lock(&sending);
-    pthread_mutex_lock(&function->lock);
-    const uint64_t begun = function->counts.batches;
-    pthread_mutex_unlock(&function->lock);
-    execute(&requests[0]);
-    for (bool is_answering = false; !is_answering; usleep(1000)) {
-        pthread_mutex_lock(&function->lock);
-        const bool has_run = function->counts.batches > begun && !function->served->in_flight;
-        is_answering = has_run && !function->done.first;
-        struct shunter_latency_fit *fit = &function->served->seen.fit;
-        shunter_latency_fit_init(fit, batch_ns, 0);
-        fit->batches = 100; // as if it were known
-        before = function->counts.batches;
-        pthread_mutex_unlock(&function->lock);
-    }
-    execute(&requests[1]);
-    pthread_mutex_lock(&function->lock);
-    const unsigned given = (unsigned)(function->counts.batches - before);
-    pthread_mutex_unlock(&function->lock);
-    pthread_mutex_unlock(&sending);
-    for (int i = 0; i < 2; i++) {
-        finish(&requests[i]);
-    }
-    return given;
-}
-
 int main(int count, char **given) {
     if (count < 7) {
         return 2;
@@ -587,10 +540,6 @@ int main(int count, char **given) {
         load(&backend);
         unload(old);
         pthread_rwlock_unlock(&reload);
-    }
-    if (getenv("FAKE_BRIEF")) {
-        const unsigned slow = give_beside(2e6);
-        printf("given %u %u\n", slow, give_beside(5e4));
     }
     while (!wanted.requests && getchar() != EOF) {
     }

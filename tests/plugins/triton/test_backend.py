@@ -244,13 +244,6 @@ def test_answers_in_parts_have_their_own_parts_and_end_once(site):
     assert min(int(found[code]) for code in (OK, INTERNAL, INVALID)) > 0
 
 
-def test_beside_others_a_request_of_a_brief_model_is_left_to_the_thread_and_no_other_is(site):
-    site.worker(16)
-    found = site.ended(site.serve(0, 0, 16, FAKE_BRIEF="1"))
-    assert found["given"] == "1 0"
-    assert (count(found), found[OK], found["wrong"]) == (4, "4", "0")
-
-
 def test_what_a_killed_worker_held_runs_again(site):
     """Also when a child of it keeps its connection open."""
     workers = [site.worker(16, child=True) for _ in range(3)]
