@@ -235,10 +235,11 @@ class NativeClient:
 
     def close(self) -> None:
         """Free what C holds."""
-        if self.handle is not None:
+        handle = self.handle
+        if handle is not None:
             self._live = Numbers.from_buffer_copy(self._live)
-            self._c.shunter_client_free(self.handle)
-            self.handle = None
+            self.handle = None  # first: a signal's handler may raise as soon as C has come back
+            self._c.shunter_client_free(handle)
 
     def __del__(self) -> None:
         """What nobody closed."""

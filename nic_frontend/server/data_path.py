@@ -83,7 +83,9 @@ class DataPath:
 
     def close(self) -> None:
         """Free everything; streams are closed."""
-        self._library.shunter_server_free(self._handle)
+        handle, self._handle = self._handle, c_void_p()  # a second time there is nothing to free
+        if handle:
+            self._library.shunter_server_free(handle)
 
     def why_no_encryption(self) -> str:
         """Empty when it can encrypt."""

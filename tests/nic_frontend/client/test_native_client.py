@@ -446,6 +446,23 @@ def test_a_closed_session_still_says_its_numbers(pair):
     client.close()
 
 
+def test_a_session_is_freed_once_though_a_signal_interrupts_its_close(pair, monkeypatch):
+    client, _ = pair
+    freed, real = [], client._c.shunter_client_free
+
+    class Interrupted:
+        def shunter_client_free(self, handle):
+            freed.append(handle)
+            real(handle)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "_c", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    client.close()
+    assert len(freed) == 1
+
+
 SHARED = (
     "are_not_sent_and_answers_are_the_same",
     "in_each_others_place_are_right",
