@@ -78,17 +78,23 @@ static uint64_t next_id(const struct running *running) {
 
 /* Begin what is wanted as far as there is credit; how many, or a negative errno. */
 static int fill(struct running *running) {
+    struct shunter_client *client = running->session->client;
     int begun = 0;
     uint64_t next = next_id(running);
+    (void)shunter_client_cork(client, running->wanted > 1);
     for (; running->wanted; running->wanted--, begun++) {
         const int64_t id = begin(running, next);
+        if (id < 0 && id != -EAGAIN) {
+            return (int)id;
+        }
         if (id < 0) {
-            return id == -EAGAIN ? begun : (int)id;
+            break;
         }
         running->begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now_ns();
         next = (uint64_t)id + 1;
     }
-    return begun;
+    const int error = shunter_client_cork(client, 0);
+    return error ? error : begun;
 }
 
 /* Nothing of this session is on its way that would bring credit. */

@@ -40,6 +40,7 @@ def functions() -> ctypes.CDLL:
     found.shunter_aead_is_there.restype = c_bool
     found.shunter_client_new.argtypes = [POINTER(Settings), POINTER(c_void_p)]
     found.shunter_client_free.argtypes = [c_void_p]
+    found.shunter_client_cork.argtypes = [c_void_p, c_uint32]
     found.shunter_client_begin.argtypes = [
         *(c_void_p, c_void_p, c_void_p, c_uint64, c_uint32, c_uint32),
     ]
@@ -162,6 +163,10 @@ class NativeClient:
         if result > 0:
             return int(result)
         return 0 if result == -errno.EAGAIN else check(result, "sending")
+
+    def cork(self, corked: bool) -> None:
+        """Let small requests that begin go together, until they shall go. Raises OSError."""
+        check(self._c.shunter_client_cork(self.handle, corked), "sending")
 
     def poll(self, until_ns: int, spin: bool = False) -> list[tuple[int, int]]:
         """Numbers and statuses of requests that have ended; none when the time is over.

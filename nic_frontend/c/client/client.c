@@ -102,7 +102,7 @@ int shunter_client_poll(
     uint32_t spin) {
     while (!client->ended_count && !client->hello_length) {
         const bool kept = client->live.kept;
-        int error = shunter_client_flush_stream(client);
+        int error = shunter_client_flush(client);
         if (error) {
             return error;
         }

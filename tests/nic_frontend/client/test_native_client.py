@@ -157,7 +157,8 @@ def make_pair(**settings):
         connection.setblocking(False)
         server.connect(connection.getsockname())
         how = {"pkt_no": 40, **settings}
-        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, 2, **how)
+        grant = how.pop("grant", 2)
+        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, grant, **how)
         yield client, server
         client.close()
 
@@ -444,6 +445,49 @@ def test_a_closed_session_still_says_its_numbers(pair):
     client.close()
     assert client.numbers()["grant"] == 2
     client.close()
+
+
+def begun(client, *numbers):
+    """Requests with inputs of their own; what must stay as it is."""
+    memories = [Memory() for _ in numbers]
+    for memory, number in zip(memories, numbers, strict=True):
+        memory.input[0] = number
+        assert client.begin(*memory.addresses()) > 0
+    return memories
+
+
+def told(server, count):
+    """Datagrams: type, request and first byte of each."""
+    found = [(server.recv(1 << 16)) for _ in range(count)]
+    return [(parse(each).type, parse(each).req_id, each[64:65]) for each in found]
+
+
+@pytest.mark.parametrize("gso", [False, True])
+def test_requests_that_begin_together_go_together_and_nothing_goes_twice(gso):
+    for client, server in make_pair(gso=gso, grant=80):
+        REQ = MessageType.REQ
+        client.cork(True)
+        memories = begun(client, 1, 2, 3)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.recv(1)
+        client.cork(False)
+        server.settimeout(LONG)
+        assert told(server, 3) == [(REQ, n, bytes([n])) for n in (1, 2, 3)]
+        # By poll, although nobody says that it is all.
+        client.cork(True)
+        memories += begun(client, 4)
+        assert client.poll(0) == []
+        assert told(server, 1) == [(REQ, 4, b"\4")]
+        # Before anything that may be about it.
+        memories += begun(client, 5)
+        client.cancel(5)
+        assert told(server, 2) == [(REQ, 5, b"\5"), (MessageType.CANCEL, 5, b"")]
+        # At the latest when as many wait as one system call takes.
+        memories += begun(client, *range(6, 70))
+        assert [each[1] for each in told(server, 64)] == list(range(6, 70))
+        client.cork(False)
+        assert [client.poll(0), len(memories)] == [[], 69]
 
 
 def test_a_session_is_freed_once_though_a_signal_interrupts_its_close(pair, monkeypatch):
