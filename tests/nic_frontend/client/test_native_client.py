@@ -418,6 +418,16 @@ def test_nothing_is_written_for_a_request_that_has_only_a_status(packed_pair):
     assert memory.is_bordered and bytes(memory.input) == bytes(range(10))
 
 
+def test_who_gives_a_stream_up_says_so_several_times_for_nobody_answers(packed_pair):
+    client, server = packed_pair
+    memory = Memory()
+    client.begin_run(memory.input.ctypes.data, 10, 1, 0)
+    client.cancel(1)
+    said = [parse(server.recv(1 << 16)) for _ in range(5)]
+    assert [each.type for each in said] == [MessageType.REQ] + 4 * [MessageType.CANCEL]
+    assert {each.req_id for each in said} == {1} and len({each.pkt_no for each in said}) == 5
+
+
 def test_at_most_a_window_is_on_its_way(pair):
     client, server = pair
     server.send(Header(type=CREDIT, session=5, credit=1000).pack())
@@ -464,8 +474,8 @@ def told(server, count):
 
 @pytest.mark.parametrize("gso", [False, True])
 def test_requests_that_begin_together_go_together_and_nothing_goes_twice(gso):
+    REQ = MessageType.REQ
     for client, server in make_pair(gso=gso, grant=80):
-        REQ = MessageType.REQ
         client.cork(True)
         memories = begun(client, 1, 2, 3)
         server.setblocking(False)
@@ -483,11 +493,14 @@ def test_requests_that_begin_together_go_together_and_nothing_goes_twice(gso):
         memories += begun(client, 5)
         client.cancel(5)
         assert told(server, 2) == [(REQ, 5, b"\5"), (MessageType.CANCEL, 5, b"")]
+        assert [client.poll(0), len(memories)] == [[], 5]
+    for client, server in make_pair(gso=gso, grant=80):
         # At the latest when as many wait as one system call takes.
-        memories += begun(client, *range(6, 70))
-        assert [each[1] for each in told(server, 64)] == list(range(6, 70))
+        client.cork(True)
+        memories = begun(client, *range(1, 65))
+        assert told(server, 64) == [(REQ, n, bytes([n])) for n in range(1, 65)]
         client.cork(False)
-        assert [client.poll(0), len(memories)] == [[], 69]
+        assert [client.poll(0), len(memories)] == [[], 64]
 
 
 def test_a_session_is_freed_once_though_a_signal_interrupts_its_close(pair, monkeypatch):
