@@ -33,11 +33,13 @@ LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
 LONGEST_S = 10**9
 """Of a batch: as nanoseconds it fits into 64 bits."""
+MOST_SETS = 1 << 16
 _RANGES = {
     "slo_ns": (0, LONGEST_NS),
     "client_timeout_ns": (0, LONGEST_NS),
     "slot": (-1, SLOT_COUNT - 1),
     "slices": (0, EVERY),
+    "worker_set": (0, MOST_SETS),
 }
 
 
@@ -72,6 +74,9 @@ class Attach:
     """Where requests and answers are runs of bytes; None: each has as many bytes as all others."""
     retry: bool = True
     """Whether a request whose worker died may run again that does not say so itself."""
+    worker_set: int = 0
+    """Workers of the same number are one process, which runs one batch at a time of all their
+    models; 0: none. A front end gives them few at once: batching/c/sets/sets.h."""
 
     @property
     def carried_inputs(self) -> tuple[TensorSpec, ...]:

@@ -33,6 +33,7 @@ from shunter.nic_frontend.server.structures import (
     slice_words,
     telemetry_of,
 )
+from shunter.nic_frontend.server.worker_sets import WorkerSets
 
 MOST_SESSIONS = 8192
 """At once, of each loop; one takes about 20 KB."""
@@ -54,11 +55,12 @@ class DataPath:
         *,
         spin_us: int,
         strangers: int = -1,
+        sets: WorkerSets | None = None,
     ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
         ``strangers``: of the socket by which hellos come, if it is another one. ``landing`` must
-        stay mapped. Raises LibraryError.
+        stay mapped. ``sets``: that its workers may be in. Raises LibraryError.
         """
         found = require()
         self._library = found
@@ -67,6 +69,7 @@ class DataPath:
         settings = SettingsStruct(
             *(udp, strangers, doorbell, wake, spin_us * 1000),
             *(landing.mapping.address, landing.most),
+            sets=sets.handle if sets else None,
         )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
@@ -188,9 +191,11 @@ class DataPath:
         _, blocks = self._queues.pop(func_id)
         self._landing.need_less(blocks)
 
-    def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
-        """It gets batches of at most ``cap`` from now on."""
-        which = func_id, worker, cap, doorbell
+    def add_worker(
+        self, func_id: int, worker: int, cap: int, doorbell: int, worker_set: int
+    ) -> None:
+        """It gets batches of at most ``cap`` from now on; ``worker_set`` 0: it is in no set."""
+        which = func_id, worker, cap, doorbell, worker_set
         check(self._library.shunter_server_add_worker(self._handle, *which), f"worker {worker}")
 
     def drain_worker(self, func_id: int, worker: int) -> None:

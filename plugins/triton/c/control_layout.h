@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x4691461a15d273d3ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x5a526f9397ad04b7ULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CLAIMS_UNREAD 4 /* beside those of the page */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
@@ -78,8 +78,9 @@ struct control_worker {
     int64_t slot; /* of the model on the control page, -1: none */
     int64_t slices[9]; /* where its strict requests run */
     uint64_t once; /* 1: a request whose worker died does not run again, unless it may */
+    uint64_t worker_set; /* of workers that are one process, 0: none */
 };
-_Static_assert(sizeof(struct control_worker) == 408, "worker");
+_Static_assert(sizeof(struct control_worker) == 416, "worker");
 
 struct control_drain {
     uint64_t kind; /* KIND_... */

@@ -120,6 +120,19 @@ static bool gives_way(const struct control_worker *told) {
     return told->slot >= 0 && !any;
 }
 
+static void ring(void *bell) {
+    const struct shunter_function *function = bell;
+    eventfd_write(function->bell, 1);
+}
+
+static bool join_set(
+    struct shunter_function *function, uint32_t index, const struct control_worker *told) {
+    const struct shunter_wake wake = {ring, function};
+    return !told->worker_set ||
+           !shunter_worker_joins(
+               function->served, index, function->backend->sets, (uint32_t)told->worker_set, wake);
+}
+
 int shunter_attach(
     struct shunter_function *function, const struct control_worker *told, int connection) {
     const uint64_t inode = inode_of(connection);
@@ -150,7 +163,7 @@ int shunter_attach(
         function->worker_count--;
         return -SHUNTER_SAID_WRONG;
     }
-    if (!welcome(function, index) || !watch(function, index)) {
+    if (!join_set(function, index, told) || !welcome(function, index) || !watch(function, index)) {
         shunter_worker_goes(function->served, index, now_ns);
         detach(function, index);
         return -SHUNTER_SAID_NO_WORKER;

@@ -79,6 +79,12 @@ class Site:
         self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE))
         return self._processes[-1]
 
+    def pool(self, dim):
+        """A process that serves m and n."""
+        command = [sys.executable, str(HERE / "pool_worker.py"), str(self.attach_at), str(dim)]
+        self._processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return self._processes[-1]
+
     def serve(self, threads, requests, dim, *, seed=1, cancels=0, **variables):
         command = [str(self._program), str(self.at), str(threads), str(requests), str(dim)]
         command += [str(seed), str(cancels)]
@@ -255,6 +261,22 @@ def test_what_a_killed_worker_held_runs_again(site):
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
     assert count(found) > 1000
+
+
+def test_two_models_of_one_process_have_room_for_two_batches_together(site):
+    """Also when the process was killed with batches of both."""
+    killed = site.pool(16)
+    server = site.serve(6, 0, 16, FAKE_MODELS="2", seed=2, cancels=20)
+    wait_until(lambda: answered(site) > 500)
+    os.kill(killed.pid, signal.SIGKILL)
+    before = answered(site)
+    pool = site.pool(16)
+    wait_until(lambda: answered(site) > before + 500)
+    with site.backend() as backend:
+        assert min(each["answered"] for each in backend.functions()) > 100
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    assert pool.communicate(timeout=PATIENCE_S)[0] == "2\n"
 
 
 def test_the_backend_serves_on_without_its_host_and_takes_workers_of_the_next(site):
