@@ -68,6 +68,7 @@ void shunter_give(
     }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
     batch.given_ns = now_ns;
+    batch.in_set = state->member && shunter_set_give(state->member, batch.class, now_ns);
     state->held[place] = batch;
     shunter_set(
         shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + 8 * place),
@@ -78,9 +79,6 @@ void shunter_give(
     atomic_store(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_NUMBER), number);
     if (atomic_load(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_ASLEEP))) {
         ring(served, state);
-    }
-    if (state->member) {
-        shunter_set_give(state->member, batch.class, now_ns);
     }
     served->in_flight++;
     served->counts->batches++;
@@ -193,8 +191,9 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     served->in_flight--;
     const struct shunter_held *batch = &state->held[state->done % SHUNTER_AHEAD];
     const uint64_t at_ns = done_ns(served, worker, began_ns, now_ns);
-    if (state->member) {
-        state->disturbed |= !shunter_set_end(state->member, at_ns, now_ns, &began_ns);
+    if (batch->in_set) {
+        state->disturbed |=
+            !shunter_set_end(state->member, batch->class, at_ns, now_ns, &began_ns);
     }
     const bool more = shunter_in_flight(state) > 0;
     const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];

@@ -83,6 +83,7 @@ struct shunter_held {
     uint32_t count, rows;
     uint8_t class;
     bool alone;
+    bool in_set; /* it has room there */
     uint64_t given_ns;
 };
 
@@ -191,10 +192,10 @@ void shunter_give(
 
 int shunter_worker_comes(
     struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell, uint64_t now_ns);
-/* It is in a set from now on; ``wake`` rings when the function may decide again. */
+/* It is in a set from now on, as this member, which rings when the function may decide again. -ENOMEM: it
+ * is none. */
 int shunter_worker_joins(
-    struct shunter_served *served, uint32_t worker, struct shunter_sets *sets, uint32_t set,
-    struct shunter_wake wake);
+    struct shunter_served *served, uint32_t worker, struct shunter_member *member);
 void shunter_worker_leaves_set(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
 /* It gets nothing more. */
 int shunter_worker_drains(struct shunter_served *served, uint32_t worker);

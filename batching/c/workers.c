@@ -33,15 +33,13 @@ int shunter_worker_comes(
 }
 
 int shunter_worker_joins(
-    struct shunter_served *served, uint32_t worker, struct shunter_sets *sets, uint32_t set,
-    struct shunter_wake wake) {
-    struct shunter_worker_state *state = present(served, worker);
-    if (!state || state->member) {
-        return state ? -EEXIST : -ENOENT;
+    struct shunter_served *served, uint32_t worker, struct shunter_member *member) {
+    if (!member) {
+        return -ENOMEM;
     }
-    state->member = shunter_set_join(sets, set, served, wake);
-    served->members += state->member != NULL;
-    return state->member ? 0 : -ENOMEM;
+    served->workers[worker].member = member;
+    served->members++;
+    return 0;
 }
 
 void shunter_worker_leaves_set(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
@@ -61,7 +59,8 @@ int shunter_room(
         return -1;
     }
     const struct shunter_want want = {
-        class, served->waiting[list->first].arrival_ns, served->policy.ageing_ns};
+        class, served->waiting[list->first].arrival_ns, served->policy.ageing_ns,
+        list->deadlines ? served->waiting[list->heap[0]].deadline_ns : SHUNTER_SET_NO_DEADLINE};
     return shunter_set_ask(state->member, &want, now_ns);
 }
 

@@ -40,6 +40,7 @@ _RANGES = {
     "slot": (-1, SLOT_COUNT - 1),
     "slices": (0, EVERY),
     "worker_set": (0, MOST_SETS),
+    "place": (0, EVERY),
 }
 
 
@@ -77,6 +78,9 @@ class Attach:
     worker_set: int = 0
     """Workers of the same number are one process, which runs one batch at a time of all their
     models; 0: none. A front end gives them few at once: batching/c/sets/sets.h."""
+    place: SliceSet = 0
+    """Where it runs, whatever the class of its requests; 0: that is not known, and it waits for no
+    turn there."""
 
     @property
     def carried_inputs(self) -> tuple[TensorSpec, ...]:

@@ -33,7 +33,6 @@ from shunter.nic_frontend.server.structures import (
     slice_words,
     telemetry_of,
 )
-from shunter.nic_frontend.server.worker_sets import WorkerSets
 
 MOST_SESSIONS = 8192
 """At once, of each loop; one takes about 20 KB."""
@@ -55,12 +54,12 @@ class DataPath:
         *,
         spin_us: int,
         strangers: int = -1,
-        sets: WorkerSets | None = None,
+        sets: int | None = None,
     ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
         ``strangers``: of the socket by which hellos come, if it is another one. ``landing`` must
-        stay mapped. ``sets``: that its workers may be in. Raises LibraryError.
+        stay mapped. ``sets``: address of those that its workers may be in. Raises LibraryError.
         """
         found = require()
         self._library = found
@@ -69,7 +68,7 @@ class DataPath:
         settings = SettingsStruct(
             *(udp, strangers, doorbell, wake, spin_us * 1000),
             *(landing.mapping.address, landing.most),
-            sets=sets.handle if sets else None,
+            sets=sets,
         )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")

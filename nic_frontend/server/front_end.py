@@ -26,10 +26,9 @@ from shunter.nic_frontend.server.listeners import (
     naming,
     unix_socket,
 )
-from shunter.nic_frontend.server.loops import Loop, Loops, Shared
+from shunter.nic_frontend.server.loops import Loop, Loops, Shared, WorkerSets
 from shunter.nic_frontend.server.readiness import Readiness
 from shunter.nic_frontend.server.reception import NewStreams, Reception
-from shunter.nic_frontend.server.worker_sets import WorkerSets
 
 LOGGER = logging.getLogger("shunter.nic")
 CYCLE_NS = 200_000_000
@@ -176,7 +175,7 @@ class FrontEnd:
             landing,
             spin_us=settings.spin_us,
             strangers=strangers.fileno() if strangers else -1,
-            sets=sets,
+            sets=sets.address,
         )
         return Loop(path, shared, is_main=is_main)
 

@@ -148,6 +148,7 @@ class Backend:
             "slices": words_of(attach.slices),
             "once": int(not attach.retry),
             "worker_set": attach.worker_set,
+            "place": words_of(attach.place),
         }
         for _ in range(2):
             reply = self._reply("worker", Kind.WORKER, [connection.fileno()], **worker)

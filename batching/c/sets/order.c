@@ -41,23 +41,37 @@ static bool has_room(const struct shunter_member *member, struct order order) {
 }
 
 bool shunter_set_has_room(const struct shunter_member *member, uint8_t class) {
-    return has_room(member, order_of(member, class));
+    return member->set->is_of_turns ? shunter_set_has_turn(member, class)
+                                    : has_room(member, order_of(member, class));
+}
+
+/* With what it waits for. */
+static bool may_go(const struct shunter_member *member) {
+    if (!member->set->is_of_turns) {
+        return has_room(member, first_of(member));
+    }
+    bool may = false;
+    for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
+        may |= member->waits[class] && shunter_set_has_turn(member, class);
+    }
+    return may;
 }
 
 /* ---- who is called */
 
+#define MOST_CALLS 8
+
 struct calls {
-    struct shunter_wake each[SHUNTER_SET_DEPTH];
+    struct shunter_wake each[MOST_CALLS];
     uint32_t count;
 };
 
-/* Who is next, as many as there is room for. */
+/* Who is next, as many as there is room for, or turns. */
 static struct calls choose_calls(struct shunter_set *set) {
     struct calls calls = {.count = 0};
     for (struct shunter_member *each = set->members;
-         each && calls.count < SHUNTER_SET_DEPTH && set->count + set->reserved < SHUNTER_SET_DEPTH;
-         each = each->next) {
-        if (shunter_set_waits(each) && !each->called && has_room(each, first_of(each))) {
+         each && calls.count < MOST_CALLS; each = each->next) {
+        if (shunter_set_waits(each) && !each->called && may_go(each)) {
             each->called = true;
             calls.each[calls.count++] = each->wake;
         }
@@ -66,9 +80,15 @@ static struct calls choose_calls(struct shunter_set *set) {
 }
 
 void shunter_set_unlock(struct shunter_set *set) {
-    const struct calls calls = choose_calls(set);
-    pthread_mutex_unlock(&set->lock);
-    for (uint32_t i = 0; i < calls.count; i++) {
-        calls.each[i].ring(calls.each[i].bell);
+    for (bool more = true; more;) {
+        const struct calls calls = choose_calls(set);
+        pthread_mutex_unlock(&set->lock);
+        for (uint32_t i = 0; i < calls.count; i++) {
+            calls.each[i].ring(calls.each[i].bell);
+        }
+        more = calls.count == MOST_CALLS; // perhaps
+        if (more) {
+            pthread_mutex_lock(&set->lock);
+        }
     }
 }

@@ -7,27 +7,48 @@
 struct shunter_sets {
     pthread_mutex_t lock; /* of the list */
     struct shunter_set *first;
+    struct shunter_set *turns;
 };
+
+static struct shunter_set *new_set(uint32_t number) {
+    struct shunter_set *set = calloc(1, sizeof *set);
+    if (set) {
+        set->number = number;
+        pthread_mutex_init(&set->lock, NULL);
+    }
+    return set;
+}
+
+static void free_set(struct shunter_set *set) {
+    pthread_mutex_destroy(&set->lock);
+    free(set);
+}
 
 struct shunter_sets *shunter_sets_new(void) {
     struct shunter_sets *sets = calloc(1, sizeof *sets);
-    if (sets) {
-        pthread_mutex_init(&sets->lock, NULL);
+    if (!sets || !(sets->turns = new_set(0))) {
+        free(sets);
+        return NULL;
     }
+    sets->turns->is_of_turns = true;
+    pthread_mutex_init(&sets->lock, NULL);
     return sets;
 }
 
 void shunter_sets_free(struct shunter_sets *sets) {
-    for (struct shunter_set *set = sets ? sets->first : NULL, *next; set; set = next) {
+    if (!sets) {
+        return;
+    }
+    for (struct shunter_set *set = sets->first, *next; set; set = next) {
         next = set->next;
-        pthread_mutex_destroy(&set->lock);
-        free(set);
+        free_set(set);
     }
-    if (sets) {
-        pthread_mutex_destroy(&sets->lock);
-    }
+    free_set(sets->turns);
+    pthread_mutex_destroy(&sets->lock);
     free(sets);
 }
+
+struct shunter_set *shunter_set_of_turns(const struct shunter_sets *sets) { return sets->turns; }
 
 static void tell_time(struct shunter_set *set, uint64_t now_ns) {
     set->now_ns = now_ns > set->now_ns ? now_ns : set->now_ns;
@@ -42,9 +63,7 @@ static struct shunter_set *set_of(struct shunter_sets *sets, uint32_t number) {
     while (found && found->number != number) {
         found = found->next;
     }
-    if (!found && (found = calloc(1, sizeof *found))) {
-        found->number = number;
-        pthread_mutex_init(&found->lock, NULL);
+    if (!found && (found = new_set(number))) {
         found->next = sets->first;
         sets->first = found;
     }
@@ -54,11 +73,19 @@ static struct shunter_set *set_of(struct shunter_sets *sets, uint32_t number) {
 
 struct shunter_member *shunter_set_join(
     struct shunter_sets *sets, uint32_t number, const void *model, struct shunter_wake wake) {
+    const struct shunter_slice_set nowhere = {{0}};
     struct shunter_set *set = set_of(sets, number);
-    struct shunter_member *member = set ? calloc(1, sizeof *member) : NULL;
+    return set ? shunter_set_enlist(set, model, wake, &nowhere) : NULL;
+}
+
+struct shunter_member *shunter_set_enlist(
+    struct shunter_set *set, const void *model, struct shunter_wake wake,
+    const struct shunter_slice_set *slices) {
+    struct shunter_member *member = calloc(1, sizeof *member);
     if (!member) {
         return NULL;
     }
+    member->slices = *slices;
     member->set = set;
     member->model = model;
     member->wake = wake;
@@ -118,6 +145,10 @@ int shunter_set_ask(
     struct shunter_member *member, const struct shunter_want *want, uint64_t now_ns) {
     struct shunter_set *set = member->set;
     const uint8_t class = want->class;
+    if (set->is_of_turns && !shunter_set_takes_turns(set, class)) {
+        // The turn of its strict requests may come before best effort has ended.
+        return member->refused[SHUNTER_SET_STRICT] ? SHUNTER_SET_NO_CLASS : 0;
+    }
     pthread_mutex_lock(&set->lock);
     tell_time(set, now_ns);
     member->wants[class] = *want;
@@ -136,25 +167,31 @@ int shunter_set_ask(
     return behind;
 }
 
-void shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns) {
+bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns) {
     struct shunter_set *set = member->set;
+    if (member->reserved == SHUNTER_SET_NO_CLASS) {
+        return false; // its class takes no turns now; in a set of one process nobody gives without
+    }
     pthread_mutex_lock(&set->lock);
     tell_time(set, now_ns);
-    if (member->reserved != SHUNTER_SET_NO_CLASS) { // nobody gives without
-        drop_room(member);
+    drop_room(member);
+    if (set->is_of_turns) {
+        member->running[class]++;
+    } else {
         set->batches[set->count].of = member;
         set->batches[set->count].first_ns = set->count ? 0 : set->now_ns;
         set->count++;
-        set->turns++;
-        for (struct shunter_member *each = set->members; each; each = each->next) {
-            if (each->model == member->model) {
-                each->turn = set->turns;
-                each->best_effort_ns =
-                    class == SHUNTER_SET_BEST_EFFORT ? set->now_ns : each->best_effort_ns;
-            }
+    }
+    set->turns++;
+    for (struct shunter_member *each = set->members; each; each = each->next) {
+        if (each->model == member->model) {
+            each->turn = set->turns;
+            each->best_effort_ns =
+                class == SHUNTER_SET_BEST_EFFORT ? set->now_ns : each->best_effort_ns;
         }
     }
     pthread_mutex_unlock(&set->lock);
+    return true;
 }
 
 void shunter_set_settle(
@@ -177,12 +214,14 @@ void shunter_set_settle(
 /* ---- batches */
 
 bool shunter_set_end(
-    struct shunter_member *member, uint64_t done_ns, uint64_t now_ns, uint64_t *began_ns) {
+    struct shunter_member *member, uint8_t class, uint64_t done_ns, uint64_t now_ns,
+    uint64_t *began_ns) {
     struct shunter_set *set = member->set;
-    bool is_known = false;
+    bool is_known = set->is_of_turns; // it began at once
     uint32_t at = 0;
     pthread_mutex_lock(&set->lock);
     tell_time(set, now_ns);
+    member->running[class] -= set->is_of_turns;
     while (at < set->count && set->batches[at].of != member) {
         at++;
     }
@@ -200,6 +239,9 @@ bool shunter_set_end(
 
 uint64_t shunter_set_first_since_ns(const struct shunter_member *member) {
     struct shunter_set *set = member->set;
+    if (set->is_of_turns) {
+        return 1; // none ever is
+    }
     pthread_mutex_lock(&set->lock);
     const bool is_first = set->count && set->batches[0].of == member;
     const uint64_t since_ns = is_first ? set->batches[0].first_ns : 0;

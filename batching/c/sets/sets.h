@@ -20,6 +20,7 @@
 #include "telemetry.h" /* SHUNTER_CLASSES */
 
 #define SHUNTER_SET_DEPTH 2
+#define SHUNTER_SET_NO_DEADLINE UINT64_MAX
 
 struct shunter_sets; /* all of a process */
 struct shunter_member;
@@ -37,6 +38,7 @@ struct shunter_want {
     uint8_t class;
     uint64_t since_ns;  /* when the oldest request of the class came */
     uint64_t ageing_ns; /* 0: best effort never counts as strict */
+    uint64_t deadline_ns; /* the earliest of the class; SHUNTER_SET_NO_DEADLINE: none has one */
 };
 
 /* NULL: no memory. */
@@ -54,18 +56,19 @@ void shunter_set_leave(struct shunter_member *member, uint64_t now_ns);
  * would be behind. -1: there is none for it now. */
 int shunter_set_ask(
     struct shunter_member *member, const struct shunter_want *want, uint64_t now_ns);
-/* A batch takes the room that was asked for. */
-void shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns);
+/* A batch takes the room that was asked for. False: it needs none. */
+bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns);
 /* The decision is over; of these classes requests wait still. */
 void shunter_set_settle(
     struct shunter_member *member, const bool waits[SHUNTER_CLASSES], uint64_t now_ns);
 
 /*
- * Its oldest batch has ended, which was done at ``done_ns``. ``began_ns``: since when it had the batch,
+ * Its oldest batch that took room has ended, which was done at ``done_ns``. ``began_ns``: since when it had the batch,
  * which becomes when it began to run. False: that is not known.
  */
 bool shunter_set_end(
-    struct shunter_member *member, uint64_t done_ns, uint64_t now_ns, uint64_t *began_ns);
+    struct shunter_member *member, uint8_t class, uint64_t done_ns, uint64_t now_ns,
+    uint64_t *began_ns);
 /* Since when no batch of the set is before its oldest one; 0: one is. */
 uint64_t shunter_set_first_since_ns(const struct shunter_member *member);
 

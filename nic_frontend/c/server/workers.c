@@ -22,7 +22,8 @@ int shunter_server_add_worker(
         served ? shunter_worker_comes(served, worker, cap, doorbell, now_ns) : -EINVAL;
     if (!error && set && server->settings.sets) {
         const struct shunter_wake wake = {ring, server};
-        error = shunter_worker_joins(served, worker, server->settings.sets, set, wake);
+        error = shunter_worker_joins(
+            served, worker, shunter_set_join(server->settings.sets, set, served, wake));
         if (error) {
             shunter_worker_goes(served, worker, now_ns);
         }

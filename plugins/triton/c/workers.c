@@ -120,19 +120,6 @@ static bool gives_way(const struct control_worker *told) {
     return told->slot >= 0 && !any;
 }
 
-static void ring(void *bell) {
-    const struct shunter_function *function = bell;
-    eventfd_write(function->bell, 1);
-}
-
-static bool join_set(
-    struct shunter_function *function, uint32_t index, const struct control_worker *told) {
-    const struct shunter_wake wake = {ring, function};
-    return !told->worker_set ||
-           !shunter_worker_joins(
-               function->served, index, function->backend->sets, (uint32_t)told->worker_set, wake);
-}
-
 int shunter_attach(
     struct shunter_function *function, const struct control_worker *told, int connection) {
     const uint64_t inode = inode_of(connection);
@@ -163,13 +150,15 @@ int shunter_attach(
         function->worker_count--;
         return -SHUNTER_SAID_WRONG;
     }
-    if (!join_set(function, index, told) || !welcome(function, index) || !watch(function, index)) {
+    if (!shunter_join_set(function, index, told) || !welcome(function, index) || !watch(function, index)) {
         shunter_worker_goes(function->served, index, now_ns);
         detach(function, index);
         return -SHUNTER_SAID_NO_WORKER;
     }
     set_rows(function);
     memcpy(&worker->slices, told->slices, sizeof worker->slices);
+    memcpy(&worker->place, told->place, sizeof worker->place);
+    shunter_join_turns(function);
     shunter_hold_where(function, (int32_t)told->slot);
     function->yields = gives_way(told);
     function->class = told->class != 0;
@@ -270,6 +259,7 @@ static void excuse(struct shunter_function *function, uint64_t now_ns) {
 void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns) {
     static const char left[] = "{\"left\": true}";
     excuse(function, now_ns);
+    shunter_join_turns(function);
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
         struct shunter_attached *worker = &function->workers[i];
         if (worker->connection >= 0) {

@@ -1,13 +1,17 @@
 /*
- * set_story SEED STEPS: dispatchers of several models whose workers are in two sets, in any order of
+ * set_story SEED STEPS [ordered|exclusive]: dispatchers of several models whose workers are in two sets, in any order of
  * events. Whatever happens to workers and requests, a set never has more batches than it has room for,
  * who goes before whom goes before, nobody who could go is forgotten, and in the end all room is there.
+ * With a third word they are in no set but take turns on slices that overlap: where one model runs, no
+ * other does.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dispatch.h"
+#include "hold_line.h"
+#include "turns.h"
 
 #define MODELS 5
 #define ENTRIES 12
@@ -27,6 +31,7 @@ static const char *seed;
 static uint32_t step;
 static uint64_t random_state, now_ns = 1000 * MS;
 static struct shunter_sets *sets;
+static bool takes_turns, is_exclusive;
 static uint64_t turns, given_batches, expired_requests, died_requests, waited_calls;
 
 struct model {
@@ -131,12 +136,20 @@ static void forget(struct model *model, uint32_t set) {
     model->turn[set] = model->best_effort_ns[set] = 0;
 }
 
+/* The third one's overlap with both others'. */
+static struct shunter_slice_set slices_of(uint32_t worker) {
+    return (struct shunter_slice_set){{0, worker + 1}};
+}
+
 static void comes(struct model *model, uint32_t worker) {
     forget(model, set_of(worker));
     if (!shunter_worker_comes(model->served, worker, 1 + choose(3), -1, now_ns)) {
         const struct shunter_wake wake = {bell, model};
-        CHECK(
-            !shunter_worker_joins(model->served, worker, sets, 1 + set_of(worker), wake), "joins");
+        const struct shunter_slice_set slices = slices_of(worker);
+        struct shunter_member *member = takes_turns
+            ? shunter_turns_join(sets, model->served, wake, &slices)
+            : shunter_set_join(sets, 1 + set_of(worker), model->served, wake);
+        CHECK(!shunter_worker_joins(model->served, worker, member), "joins");
         model->rings = true;
     }
 }
@@ -252,7 +265,9 @@ static void check_order(struct model *model, struct before before) {
         for (uint64_t number = before.given[worker]; number < state->given; number++) {
             const uint8_t class = state->held[(number + 1) % SHUNTER_AHEAD].class;
             CHECK(
-                before.used[set] + before.ahead_of[set][class] < SHUNTER_SET_DEPTH, "the order");
+                takes_turns ||
+                    before.used[set] + before.ahead_of[set][class] < SHUNTER_SET_DEPTH,
+                "the order");
             before.used[set]++;
             model->turn[set] = ++turns;
             model->best_effort_ns[set] = class ? now_ns : model->best_effort_ns[set];
@@ -281,7 +296,59 @@ static void check_nobody_is_forgotten(void) {
     }
 }
 
+/* By worker and class: how many batches run that take turns. */
+static uint32_t running_at(const struct model *model, uint32_t worker, uint8_t class) {
+    const struct shunter_worker_state *state = &model->served->workers[worker];
+    uint32_t count = 0;
+    for (uint64_t n = state->done + 1; state->present && n <= state->given; n++) {
+        const struct shunter_held *batch = &state->held[n % SHUNTER_AHEAD];
+        count += batch->in_set && batch->class == class;
+    }
+    return count;
+}
+
+static void check_pair(const struct model *one, uint32_t worker, uint8_t class) {
+    const uint64_t slices = slices_of(worker).words[1];
+    for (const struct model *each = models; each < models + MODELS; each++) {
+        for (uint32_t at = 0; at < WORKERS; at++) {
+            for (uint8_t of = 0; of < SHUNTER_CLASSES; of++) {
+                const bool conflicts = of == class ? each != one : is_exclusive;
+                CHECK(
+                    !conflicts || !(slices_of(at).words[1] & slices) ||
+                        !running_at(each, at, of),
+                    "at once");
+            }
+        }
+    }
+}
+
+/* Where one runs no other does; and one of those that wait does. */
+static void check_turns(void) {
+    uint32_t count = 0;
+    bool waits = false, rings = false;
+    for (struct model *model = models; model < models + MODELS; model++) {
+        const struct shunter_served *served = model->served;
+        const bool has = served->lists[0].count || (is_exclusive && served->lists[1].count);
+        rings |= model->rings || model->next_ns != SHUNTER_NEVER;
+        waits |= has && (has_free_worker(model, 0) || has_free_worker(model, 1));
+        for (uint32_t worker = 0; worker < WORKERS; worker++) {
+            for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
+                const uint32_t batches = running_at(model, worker, class);
+                count += batches;
+                if (batches) {
+                    check_pair(model, worker, class);
+                }
+            }
+        }
+    }
+    CHECK(rings || !waits || count, "forgotten");
+}
+
 static void check(void) {
+    if (takes_turns) {
+        check_turns();
+        return;
+    }
     for (uint32_t set = 0; set < SETS; set++) {
         CHECK(batches_in(set) <= SHUNTER_SET_DEPTH, "too many");
     }
@@ -412,6 +479,14 @@ int main(int count, char **given) {
     seed = given[1];
     random_state = strtoull(seed, NULL, 10) * 2654435761u + 1;
     sets = shunter_sets_new();
+    takes_turns = count > 3;
+    is_exclusive = takes_turns && !strcmp(given[3], "exclusive");
+    if (takes_turns) {
+        const uint32_t orders[] = {SHUNTER_ORDER_FIFO, SHUNTER_ORDER_EDF};
+        shunter_turns_obey(
+            sets, (struct shunter_turn_rules){
+                      orders[choose(2)], SHUNTER_ORDER_ROUND_ROBIN, is_exclusive});
+    }
     for (uint32_t i = 0; i < MODELS; i++) {
         begin(&models[i]);
     }

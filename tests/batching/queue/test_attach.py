@@ -101,6 +101,8 @@ def test_a_form_that_cannot_be_is_refused(changes, message):
         ("worker_set", -1),
         ("worker_set", (1 << 16) + 1),
         ("worker_set", None),
+        ("place", -1),
+        ("place", 1 << 576),
     ],
 )
 def test_a_place_that_there_is_not_is_refused(name, value):

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from shunter.batching.page.layout import Order
 from shunter.nic_frontend import build
 
 HERE = Path(__file__).parent
-SETS = "sets/sets", "sets/order"
+SETS = "sets/sets", "sets/order", "sets/turns"
 STRICT, BEST_EFFORT = 0, 1
 SECOND = 1000
 """Of the times here; best effort counts as strict after it."""
@@ -35,10 +36,10 @@ def joined(*models, number=1):
     return [("J", member, number, model) for member, model in enumerate(models)]
 
 
-def wants(member, priority=STRICT, *, since=0, now=0, ageing=SECOND):
+def wants(member, priority=STRICT, *, since=0, now=0, ageing=SECOND, deadline=()):
     """A decision that asks, and gives if it can."""
     return [
-        ("A", member, priority, since, ageing, now),
+        ("A", member, priority, since, ageing, now, *deadline),
         ("G", member, priority, now),
         ("S", member, int(priority == STRICT), int(priority == BEST_EFFORT), now),
     ]
@@ -49,8 +50,8 @@ def has_enough(member, now=0):
     return ("S", member, 0, 0, now)
 
 
-def ends(member, now=0):
-    return ("E", member, now, now, 0)
+def ends(member, now=0, priority=STRICT):
+    return ("E", member, now, now, 0, priority)
 
 
 def calls(said):
@@ -187,6 +188,102 @@ def test_since_when_a_batch_is_the_first(program):
     ]
 
 
+# ---- turns
+
+
+def rules(strict=Order.CONCURRENT, best_effort=Order.CONCURRENT, exclusive=0):
+    return ("O", int(strict), int(best_effort), exclusive)
+
+
+def at(*slices):
+    """Members of a model each, that run there."""
+    return [("V", member, each, member) for member, each in enumerate(slices)]
+
+
+FIFO = rules(strict=Order.FIFO)
+EXCLUSIVE = rules(exclusive=1)
+
+
+def test_where_slices_overlap_one_model_runs(program):
+    """And who waits for two places is not overtaken at one of them."""
+    ahead = [FIFO, *at(1, 3, 2), *wants(0), *wants(1, since=1), *wants(2, since=2)]
+    said = program(*ahead, ends(0), *wants(1), has_enough(1), ends(1))
+    assert asks(said) == [0, -1, -1, 0] and calls(said) == [1, 2]
+
+
+def test_models_that_do_not_overlap_run_at_once_and_so_do_the_workers_of_one(program):
+    said = program(FIFO, *at(1, 2, 4), ("V", 3, 1, 0), *(w for i in range(4) for w in wants(i)))
+    assert asks(said) == [0] * 4
+    said = program(FIFO, *at(1, 1), ("V", 2, 1, 0), *wants(0), *wants(2), *wants(1), ends(0))
+    assert asks(said) == [0, 0, -1] and calls(said) == []  # the other one runs still
+
+
+def test_who_may_begin_is_in_the_others_way_before_it_does(program):
+    said = program(FIFO, *at(1, 1), ("A", 0, 0, 0, 0, 0), *wants(1), has_enough(0))
+    assert asks(said) == [0, -1] and calls(said) == [1]
+
+
+@pytest.mark.parametrize(
+    ("order", "waiting", "first"),
+    [
+        (Order.FIFO, [(1, 7, 20), (2, 5, 30)], 2),
+        (Order.EDF, [(1, 7, 20), (2, 5, 30)], 1),
+        (Order.EDF, [(1, 7, None), (2, 9, 30)], 2),
+        (Order.EDF, [(1, 7, None), (2, 5, None)], 2),
+        (Order.ROUND_ROBIN, [(2, 5, None), (0, 1, None)], 2),
+    ],
+    ids=str,
+)
+def test_turns_of_strict_models_are_in_the_order_that_is_wanted(program, order, waiting, first):
+    events = [rules(strict=order), *at(1, 1, 1), *wants(0)]
+    for member, since, deadline in waiting:
+        limit = () if deadline is None else (deadline,)
+        events += wants(member, since=since, now=10, deadline=limit)
+    assert calls(program(*events, ends(0, 11)))[:1] == [first]
+
+
+def test_nobody_takes_turns_where_nobody_asks_for_it_and_who_waits_goes_then(program):
+    said = program(*at(1, 1), *wants(0), *wants(1), FIFO, ends(0), ends(1))
+    assert asks(said) == [0, 0] and calls(said) == []
+    said = program(FIFO, *at(1, 1), *wants(0), *wants(1), rules(), *wants(1), has_enough(1))
+    assert asks(said) == [0, -1, 0] and calls(said) == [1]
+
+
+def test_best_effort_takes_no_turns_unless_both_classes_do(program):
+    """But it does not begin where strict requests of its model wait for theirs."""
+    said = program(FIFO, *at(1, 1), *wants(0), *wants(1, BEST_EFFORT), *wants(0, BEST_EFFORT))
+    assert asks(said) == [0, 0, 0]
+    waits = [("A", 1, STRICT, 0, 0, 0), ("A", 1, BEST_EFFORT, 0, 0, 0), ("S", 1, 1, 1, 0)]
+    said = program(FIFO, *at(1, 1), *wants(0), *waits, ends(0))
+    assert asks(said) == [0, -1, -1] and calls(said) == [1]
+
+
+def test_where_both_classes_take_turns_strict_goes_first_and_alone(program):
+    ahead = [EXCLUSIVE, *at(1, 1, 1), *wants(0, BEST_EFFORT), *wants(1, BEST_EFFORT, since=1)]
+    ahead += [*wants(0, since=2), *wants(2, since=3)]
+    said = program(*ahead, ends(0, 9, BEST_EFFORT), *wants(0), has_enough(0), ends(0, 10))
+    assert asks(said) == [0, -1, -1, -1, 0] and calls(said) == [0, 2]
+    said = program(*ahead, ("L", 0, 9), ("L", 2, 9))
+    assert calls(said) == [2, 1]
+
+
+def test_best_effort_in_turn_goes_by_who_had_one_longest_ago_but_for_who_waits_for_long(program):
+    turns = rules(best_effort=Order.ROUND_ROBIN, exclusive=1)
+    ahead = [turns, *at(1, 1, 1), *wants(1, BEST_EFFORT), ends(1, 0, BEST_EFFORT)]
+    ahead += [*wants(0, BEST_EFFORT), *wants(1, BEST_EFFORT, since=1)]
+    waits = wants(2, BEST_EFFORT, since=2)
+    assert calls(program(*ahead, *waits, ends(0, 5, BEST_EFFORT))) == [2]
+    late = SECOND + 1
+    assert calls(program(*ahead, *waits, ends(0, late, BEST_EFFORT))) == [1]
+
+
+def test_who_leaves_gives_its_turn_to_others(program):
+    said = program(FIFO, *at(1, 1, 1), *wants(0), *wants(1), *wants(2, since=1), ("L", 0, 1))
+    assert calls(said) == [1]
+    said = program(FIFO, *at(1, 1), ("A", 0, 0, 0, 0, 0), *wants(1), ("L", 0, 1))
+    assert calls(said) == [1]
+
+
 # ---- with dispatchers
 
 
@@ -201,11 +298,11 @@ def story(compile_c):
     )
 
 
-@pytest.mark.parametrize("seeds", [range(0, 20), range(20, 40)], ids=str)
-def test_in_any_order_of_events_nobody_is_forgotten_and_no_room_is_lost(story, seeds):
+@pytest.mark.parametrize("turns", [(), ("ordered",), ("exclusive",)], ids=str)
+def test_in_any_order_of_events_nobody_is_forgotten_and_no_room_is_lost(story, turns):
     done = [0, 0, 0, 0]
-    for seed in seeds:
-        command = [str(story), str(seed), "4000"]
+    for seed in range(30):
+        command = [str(story), str(seed), "4000", *turns]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         assert found.returncode == 0, found.stdout + found.stderr[-2000:]
         done = [a + int(b) for a, b in zip(done, found.stdout.split(), strict=True)]
