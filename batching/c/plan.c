@@ -43,7 +43,7 @@ static uint32_t add_busy(const struct plan *plan, uint32_t *workers, uint32_t co
     for (uint32_t i = 0; i < plan->served->worker_count; i++) {
         const struct shunter_worker_state *worker = worker_of(plan, i);
         const bool was_busy = shunter_in_flight(worker) == 1 && worker->began_ns < plan->now_ns;
-        if (shunter_is_ready(worker) && was_busy &&
+        if (shunter_is_ready(worker) && was_busy && !worker->member && // others may go before it
             shunter_busy_ns(plan->served, worker, plan->now_ns) > 0) {
             workers[count++] = i;
         }
@@ -173,6 +173,7 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     const struct shunter_worker_state *worker = worker_of(plan, to);
     if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits ||
         served->streamed ||
+        (worker->member && !shunter_set_sends_ahead(worker->member, class)) ||
         shunter_most_urgent_of(served, class, worker->cap) < 0) {
         return false;
     }

@@ -55,8 +55,8 @@ int shunter_room(
     const struct shunter_served *served, const struct shunter_worker_state *state, uint8_t class,
     uint64_t now_ns) {
     const struct shunter_class_list *list = &served->lists[class];
-    if (!list->count) {
-        return -1;
+    if (shunter_most_urgent_of(served, class, state->cap) < 0) {
+        return -1; // none of them is for it
     }
     const struct shunter_want want = {
         class, served->waiting[list->first].arrival_ns, served->policy.ageing_ns,

@@ -169,8 +169,8 @@ int shunter_set_ask(
 
 bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns) {
     struct shunter_set *set = member->set;
-    if (member->reserved == SHUNTER_SET_NO_CLASS) {
-        return false; // its class takes no turns now; in a set of one process nobody gives without
+    if (member->reserved != class) {
+        return false; // it takes no turns now; in a set of one process nobody gives without
     }
     pthread_mutex_lock(&set->lock);
     tell_time(set, now_ns);

@@ -56,6 +56,9 @@ void shunter_set_leave(struct shunter_member *member, uint64_t now_ns);
  * would be behind. -1: there is none for it now. */
 int shunter_set_ask(
     struct shunter_member *member, const struct shunter_want *want, uint64_t now_ns);
+/* Whether a batch may be given to a worker that has one: not where it takes turns, since others may be
+ * before it then. */
+bool shunter_set_sends_ahead(const struct shunter_member *member, uint8_t class);
 /* A batch takes the room that was asked for. False: it needs none. */
 bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns);
 /* The decision is over; of these classes requests wait still. */

@@ -27,6 +27,10 @@ bool shunter_set_takes_turns(const struct shunter_set *set, uint8_t class) {
     return is_ordered(atomic_load_explicit(&set->rules, memory_order_relaxed), class);
 }
 
+bool shunter_set_sends_ahead(const struct shunter_member *member, uint8_t class) {
+    return !member->set->is_of_turns || !shunter_set_takes_turns(member->set, class);
+}
+
 bool shunter_turns_apply(const struct shunter_sets *sets) {
     return shunter_set_takes_turns(shunter_set_of_turns(sets), STRICT);
 }
