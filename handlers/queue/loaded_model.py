@@ -11,7 +11,7 @@ from typing import Any
 
 from shunter.batching.page.layout import CLASSES, SLOT_COUNT
 from shunter.batching.page.slices import EVERY, SliceSet
-from shunter.batching.queue.attach import MOST_SETS, RESPONSE_TIMEOUT_S, Attach
+from shunter.batching.queue.attach import MOST_POOLS, RESPONSE_TIMEOUT_S, Attach
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.front_end_link import FrontEndLink
@@ -60,7 +60,7 @@ def link_of(
         *place_of(environ),
         tensors.packing,
         environ.get("SHUNTER_RETRY") != "0",
-        worker_set_of(environ),
+        pool_of(environ),
         _slices(environ),
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
@@ -120,11 +120,9 @@ def _slices(environ: Mapping[str, str]) -> SliceSet:
     return slices if 0 <= slices <= EVERY else 0
 
 
-def worker_set_of(environ: Mapping[str, str]) -> int:
-    """Which workers share one process with it: those of the same ``SHUNTER_POOL``, the number of
-    that process; 0: none. What is wrong is none: it is served all the same."""
-    number = _integer(environ.get("SHUNTER_POOL", ""), 10) + 1
-    return number if 0 < number <= MOST_SETS else 0
+def pool_of(environ: Mapping[str, str]) -> int:
+    """Number of the process that a worker shares with those of other models, from 1; 0: none."""
+    return max(0, min(_integer(environ.get("SHUNTER_POOL", ""), 10) + 1, MOST_POOLS))
 
 
 def _integer(text: str, base: int) -> int:

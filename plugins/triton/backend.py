@@ -147,7 +147,7 @@ class Backend:
             "slot": attach.slot,
             "slices": words_of(attach.slices),
             "once": int(not attach.retry),
-            "worker_set": attach.worker_set,
+            "pool": attach.pool,
             "place": words_of(attach.place),
         }
         for _ in range(2):

@@ -54,10 +54,10 @@ def test_a_worker_that_says_no_more_has_no_place():
     assert Attach.from_json(content) == replace(WORKER, slot=-1, slices=0)
 
 
-def test_a_worker_of_a_set_says_which_and_one_that_says_nothing_is_of_none():
-    content = replace(WORKER, worker_set=3).to_json()
-    assert Attach.from_json(content).worker_set == 3
-    del content["attach"]["worker_set"]
+def test_a_worker_of_a_pool_says_which_and_one_that_says_nothing_is_of_none():
+    content = replace(WORKER, pool=3).to_json()
+    assert Attach.from_json(content).pool == 3
+    del content["attach"]["pool"]
     assert Attach.from_json(content) == WORKER
 
 
@@ -98,9 +98,9 @@ def test_a_form_that_cannot_be_is_refused(changes, message):
         ("slices", -1),
         ("slices", 1 << 576),
         ("slices", 1.0),
-        ("worker_set", -1),
-        ("worker_set", (1 << 16) + 1),
-        ("worker_set", None),
+        ("pool", -1),
+        ("pool", 65),
+        ("pool", None),
         ("place", -1),
         ("place", 1 << 576),
     ],

@@ -2,16 +2,16 @@
 
 import pytest
 
-from shunter.batching.queue.attach import MOST_SETS
-from shunter.handlers.queue.loaded_model import worker_set_of
+from shunter.batching.queue.attach import MOST_POOLS
+from shunter.handlers.queue.loaded_model import pool_of
 
 
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        *[(None, 0), ("0", 1), ("7", 8), (str(MOST_SETS - 1), MOST_SETS)],
-        *[(str(MOST_SETS), 0), ("-1", 0), ("-2", 0), ("shared", 0), ("", 0)],
+        *[(None, 0), ("0", 1), ("7", 8), (str(MOST_POOLS - 1), MOST_POOLS)],
+        *[("-1", 0), ("-2", 0), ("shared", 0), ("", 0)],
     ],
 )
-def test_workers_of_one_pool_process_are_a_set(number, expected):
-    assert worker_set_of({} if number is None else {"SHUNTER_POOL": number}) == expected
+def test_workers_of_one_pool_process_say_its_number(number, expected):
+    assert pool_of({} if number is None else {"SHUNTER_POOL": number}) == expected

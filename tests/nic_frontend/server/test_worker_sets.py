@@ -12,7 +12,7 @@ STRICT, BEST_EFFORT = 1, 2
 def serving(request, site):
     """A front end with a worker of each model in one set: workers and clients by model."""
     site.serve(threads=request.param)
-    puppets = {model: site.puppet(model=model, worker_set=3) for model in MODELS}
+    puppets = {model: site.puppet(model=model, pool=3) for model in MODELS}
     clients = {model: site.client(model=model) for model in MODELS}
     return site, puppets, clients
 
@@ -40,7 +40,7 @@ def test_a_set_gets_two_batches_and_then_who_is_next(serving, nic):
     puppets["d"].done(WireStatus.OK)
     for model in "bcd":
         clients[model].answers(1)
-    puppets["a"] = site.puppet(model="a", worker_set=3)
+    puppets["a"] = site.puppet(model="a", pool=3)
     for _ in range(2):
         assert puppets["a"].batch() is not None
         puppets["a"].done(WireStatus.OK)

@@ -32,7 +32,7 @@ class Seat:
         inputs, outputs = specs(dim)
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection.connect(path)
-        attach = Attach(model, "1", inputs, outputs, BATCH, os.getpid(), worker_set=SET)
+        attach = Attach(model, "1", inputs, outputs, BATCH, os.getpid(), pool=SET)
         send(self.connection, attach.to_json())
         answer, (udp, doorbell, front, pool, *rings) = receive(self.connection)
         self.queue = TensorQueue.attach(rings, inputs, outputs)

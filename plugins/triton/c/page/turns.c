@@ -16,9 +16,9 @@ bool shunter_join_set(
     struct shunter_served *served = function->served;
     const struct shunter_wake wake = {ring, function};
     struct shunter_sets *sets = function->backend->sets;
-    return !told->worker_set ||
+    return !told->pool ||
            !shunter_worker_joins(
-               served, index, shunter_set_join(sets, (uint32_t)told->worker_set, served, wake));
+               served, index, shunter_set_join(sets, (uint32_t)told->pool, served, wake));
 }
 
 static bool is_somewhere(const struct shunter_slice_set *slices) {
