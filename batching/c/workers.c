@@ -88,12 +88,14 @@ uint64_t shunter_worker_busy_ns(
         return 0;
     }
     const struct shunter_worker_state *state = &served->workers[worker];
-    const uint64_t first_ns =
-        state->member ? shunter_set_first_since_ns(state->member) : state->began_ns;
-    if (!first_ns) {
-        return 1; // others run, whose time this is
+    uint64_t since_ns = state->began_ns;
+    if (state->member) {
+        const uint64_t first_ns = shunter_set_first_since_ns(state->member);
+        if (!first_ns) {
+            return 1; // others run, whose time this is
+        }
+        since_ns = first_ns > since_ns ? first_ns : since_ns;
     }
-    const uint64_t since_ns = first_ns > state->began_ns ? first_ns : state->began_ns;
     const uint64_t began_ns =
         (state->progress_ns > since_ns ? state->progress_ns : since_ns) + state->excused_ns;
     return now_ns > began_ns ? now_ns - began_ns : 0;
