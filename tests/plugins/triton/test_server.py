@@ -292,9 +292,7 @@ def test_tensors_of_all_types_come_and_go(site, errors, kind, rows):
         wanted[f"sequence_{name}-changed"] = np.full((rows, 1), value)
     with contextlib.closing(site.client(kind)) as client:
         found = client.infer("mixed", inputs, sequence_id=41, sequence_start=True)
-        some = client.infer(
-            "mixed", inputs, outputs=[package.InferRequestedOutput("outputs-int8")]
-        )
+        some = client.infer("mixed", inputs, outputs=[package.InferRequestedOutput("outputs-int8")])
     for name, array in wanted.items():
         np.testing.assert_array_equal(found.as_numpy(name), array)
     assert [name for name in wanted if some.as_numpy(name) is not None] == ["outputs-int8"]
@@ -502,6 +500,13 @@ def spoiled(site, model):
     yield
 
 
+# They wait for ever in some runs behind other files in one process; why is not known yet.
+alone = pytest.mark.skipif(
+    "PYTEST_XDIST_WORKER" in os.environ, reason="run this file by itself: pytest without -n"
+)
+
+
+@alone
 def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
     site.host.load("cached-1.0.mar")
     with spoiled(site, "cached"), pytest.raises(HostError, match="Triton answered"):
@@ -532,12 +537,14 @@ def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
         for i, (value, options) in enumerate(asked):
             pool.submit(site.ask, "cached", [value], "grpc", **options)
             wait_until(
-                lambda i=i: sum(
-                    each["queued"]
-                    for each in site.host.status()["models"]
-                    if each["name"] == "cached"
+                lambda i=i: (
+                    sum(
+                        each["queued"]
+                        for each in site.host.status()["models"]
+                        if each["name"] == "cached"
+                    )
+                    == i + 1
                 )
-                == i + 1
             )
     assert site.record()[-4:] == [73.0, 74.0, 71.0, 72.0]
     for version in ("1.0", "2.0"):
@@ -584,6 +591,7 @@ def test_the_configuration_follows_the_load_and_no_request_is_lost(site):
     site.host.unload("auto")
 
 
+@alone
 def test_strict_requests_of_one_model_make_workers_of_another_stand_still(site, one, errors):
     site.host.load("giving-1.0.mar")
     slot, giving = (site.served(name).slot.index for name in ("one", "giving"))
@@ -668,8 +676,9 @@ def test_a_host_that_hangs_or_is_killed_under_load_loses_no_request_and_the_next
             assert not set(first.workers) & set(second.workers)
             runtime = parent(os.environ) / f"shunter-{os.getuid()}-{second.process.pid}"
             wait_until(
-                lambda: [m["configuration"] for m in page_status.fetch(runtime)["models"]]
-                == ["1x1x8"]
+                lambda: (
+                    [m["configuration"] for m in page_status.fetch(runtime)["models"]] == ["1x1x8"]
+                )
             )
             psutil.wait_procs(first.workers, PATIENCE_S)
             second.kill()
