@@ -20,6 +20,8 @@ from rivals import environments, process, triton_server
 from rivals.process import BENCH
 
 CLIENT = ("tritonclient==2.62.0", "python-rapidjson")
+ANSWER_S = 60.0
+"""For a call: Triton sometimes never answers one with tensors in shared memory."""
 TYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
 _CONFIG = """\
 name: "{name}"
@@ -116,7 +118,10 @@ def call(server: TritonRpc, model: RpcModel) -> h2load.Call:
 
 def shared_call(server: TritonRpc, model: RpcModel, client: SharedMemoryClient) -> h2load.Call:
     """The same with tensors in the client's regions; every request has the same ones."""
-    client.infer(model.request())  # its input stays there
+    try:
+        client.infer(model.request())  # its input stays there
+    except client.error as error:
+        raise server.failure(f"Triton does not answer {model.name}") from error
     request = _request(model)
     request.outputs.add(name="y")
     sides = ((request.inputs[0], model.size), (request.outputs[0], model.reply))
@@ -138,7 +143,7 @@ def _call(server: TritonRpc, model: RpcModel, request: Any) -> h2load.Call:
     grpc = client_module()
     with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         try:
-            reply = client._client_stub.ModelInfer(request).ByteSize()
+            reply = client._client_stub.ModelInfer(request, timeout=ANSWER_S).ByteSize()
         except grpc.grpc.RpcError as error:
             raise server.failure(f"Triton does not answer {model.name}") from error
     path = "/inference.GRPCInferenceService/ModelInfer"
@@ -170,9 +175,9 @@ class SharedMemoryClient(GrpcClient):
 
     def __init__(self, port: int, model: RpcModel) -> None:
         super().__init__(port, model)
-        from tritonclient.utils import shared_memory
+        from tritonclient.utils import InferenceServerException, shared_memory
 
-        self._shm = shared_memory
+        self._shm, self.error = shared_memory, InferenceServerException
         self._sizes = [
             int(np.prod(shape)) * np.dtype(kind).itemsize
             for kind, shape in (model.input, model.output)
@@ -181,7 +186,9 @@ class SharedMemoryClient(GrpcClient):
         self._regions = []
         for name, size in zip(self.names, self._sizes, strict=True):
             self._regions.append(shared_memory.create_shared_memory_region(name, f"/{name}", size))
-            self._client.register_system_shared_memory(name, f"/{name}", size)
+            self._client.register_system_shared_memory(
+                name, f"/{name}", size, client_timeout=ANSWER_S
+            )
 
     def infer(self, x: np.ndarray) -> np.ndarray:
         """One request; the tensor is copied into its region first, as a caller has to."""
@@ -190,12 +197,14 @@ class SharedMemoryClient(GrpcClient):
         tensor.set_shared_memory(self.names[0], self._sizes[0])
         wanted = self._grpc.InferRequestedOutput("y")
         wanted.set_shared_memory(self.names[1], self._sizes[1])
-        self._client.infer(self._model.name, [tensor], outputs=[wanted])
+        self._client.infer(
+            self._model.name, [tensor], outputs=[wanted], client_timeout=ANSWER_S
+        )
         kind, shape = self._model.output
         return self._shm.get_contents_as_numpy(self._regions[1], kind, (1, *shape))[0]
 
     def close(self) -> None:
-        self._client.unregister_system_shared_memory()
+        self._client.unregister_system_shared_memory(client_timeout=ANSWER_S)
         for region in self._regions:
             self._shm.destroy_shared_memory_region(region)
         super().close()

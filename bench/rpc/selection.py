@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common import Row, committed_samples
+from rivals.process import RivalFailed
 
 from rpc.loaded import FAILURES, Loaded, fits
 from rpc.models import RpcModel
@@ -52,7 +53,7 @@ def select(cells: Sequence[Cell], every: Sequence[Loaded], seconds: float) -> tu
                     found = side.measure(cell.place, cell.model, cell.clients, setting, seconds)
                 except FAILURES as error:  # not with this setting, then
                     rows.append({"selected_at": cell.key, "side": side.name, "error": str(error)})
-                    if not side.is_alive():
+                    if isinstance(error, RivalFailed) or not side.is_alive():
                         side.restart()
                     return 0.0
                 rows.append({"selected_at": cell.key, "side": side.name, **setting, **found})
