@@ -61,6 +61,8 @@ class PooledWorker:
         self.seat, self.number = seat, number
         self.name = ""
         """Of its model, which others may have by the same name with another number."""
+        self.title = ""
+        """``NAME/VERSION``."""
         self.is_strict = seat.has.environment.get(b"SHUNTER_CLASS", b"") != b"best_effort"
         self.is_loaded = self.was_refused = False
         self.since = 0.0
@@ -131,7 +133,9 @@ class PooledWorker:
         try:
             if why := alone.get((folder, handler)):
                 raise NotSharable(why)
-            self.name = f"{os.fsdecode(bytes(message['modelName']))}#{self.number}"
+            called = os.fsdecode(bytes(message["modelName"]))
+            version = os.fsdecode(self.seat.has.environment.get(b"SHUNTER_MODEL_VERSION", b""))
+            self.name, self.title = f"{called}#{self.number}", f"{called}/{version}"
             models.register(
                 self.name,
                 Path(folder),
