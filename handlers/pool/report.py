@@ -36,10 +36,10 @@ class Report:
         now = time.monotonic()
         if now < self._next:
             return self._next - now
-        text = self._text(titles)
+        text, self._next = self._text(titles), now + INTERVAL_S
         if text == self._written:
             return None
-        self._written, self._next = text, now + INTERVAL_S
+        self._written = text
         draft = self._path.with_suffix(".json.new")
         with contextlib.suppress(OSError):  # the folder goes with the server
             draft.write_text(text, encoding="utf-8")

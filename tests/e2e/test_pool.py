@@ -1,12 +1,15 @@
 """Models that share a process: it may go, and so may each of their workers; requests do not."""
 
+import contextlib
 import os
 import signal
 
+import numpy as np
 import psutil
 import pytest
 
 from shunter.nic_frontend import build
+from shunter.nic_frontend.client import InferenceError, Session
 
 pytestmark = pytest.mark.e2e
 POOLED = {"shunter": {"pool": "shared"}}
@@ -66,6 +69,26 @@ def test_a_batch_that_hangs_takes_the_process_with_it_and_a_killed_worker_only_i
     assert a.ask()["pid"] == pid
     a.end()
     wait_until("the process ends with its last model", lambda: has_gone(pid))
+
+
+def test_http_and_the_network_are_served_by_one_process(serve, site, wait_until):
+    tensor = {"name": "x", "dtype": "float32", "shape": [4]}
+    outputs = [{**tensor, "name": "y"}, {"name": "pid", "dtype": "int64", "shape": [1]}]
+    section = {"tensors": {"inputs": [tensor], "outputs": outputs}, "network": "1x1x8"}
+    other = serve(config=POOLED)
+    model = serve(handler="tensors", config={"shunter": {**section, "pool": "shared"}})
+
+    def opened():
+        port = site.status()["front_end"]["port"]
+        with contextlib.suppress(InferenceError):
+            return Session(f"udp://127.0.0.1:{port}", model.name, timeout_s=2) if port else None
+
+    with wait_until("a session", opened) as session:
+        for number in range(10):
+            row = np.full(4, number, np.float32)
+            y, pid = session.infer([row])
+            assert (y == 2 * row + 1).all(), y
+    assert int(pid[0]) == other.ask()["pid"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from shunter.handlers.torchserve.output import LINES
 from shunter.handlers.torchserve.serving import Worker
 from shunter.handlers.torchserve.worker import parse_args
 
+_BUFFER = 64 * 1024
+"""Bytes for messages: there are many connections."""
 Kind = tuple[str, str]
 """Folder and handler of a model."""
 
@@ -89,7 +91,7 @@ class PooledWorker:
         self._door = None
         sock.setblocking(True)
         logging.info("Connection accepted: %s.", sock.getsockname())
-        self.connection = self._worker.connection(sock)
+        self.connection = self._worker.connection(sock, buffer=_BUFFER)
         return sock
 
     def watched(self) -> list[socket.socket]:

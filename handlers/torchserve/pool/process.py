@@ -100,11 +100,14 @@ class PoolProcess:
                 return
             self._tidy()
             self._links.look()
-            is_idle = not (self._loads or self._batches)
-            patient_s = None if self._workers else max(0.0, patience - time.monotonic())
-            waits = [self._links.wait_s, self._report.look(self._titles), patient_s]
+            waits = [self._report.look(self._titles)]
+            if self._loads or self._batches:
+                waits = [0.0]
+            else:
+                patient_s = None if self._workers else max(0.0, patience - time.monotonic())
+                waits += [self._links.wait_s, patient_s]
             wait_s = min((each for each in waits if each is not None), default=None)
-            for key, _ in self._selector.select(wait_s if is_idle else 0):
+            for key, _ in self._selector.select(wait_s):
                 self._heed(key.data)
             if self._batches:
                 self._run_batch()
@@ -155,7 +158,7 @@ class PoolProcess:
             self._selector.unregister(*worker.watched())
             self._selector.register(worker.accept(), selectors.EVENT_READ, worker)
             return
-        said = worker.look()
+        said = None if worker.name in self._batches else worker.look()
         if said is None:
             return
         if said == LOAD and not worker.is_loaded:
