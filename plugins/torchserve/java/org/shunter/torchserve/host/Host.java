@@ -21,6 +21,7 @@ import org.shunter.torchserve.placement.DeviceNames;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.preemption.Hold;
 import org.shunter.torchserve.preemption.Turns;
+import org.shunter.torchserve.settings.PoolSettings;
 import org.shunter.torchserve.stock.StockMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -38,6 +39,7 @@ public final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
+    private final Pools pools = new Pools(PoolSettings.USUAL);
     private final Slices slices =
             new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
     private final boolean pythonHasShunter;
@@ -138,6 +140,11 @@ public final class Host {
     /** Whose turn it is on this server. */
     public Turns turns() {
         return turns;
+    }
+
+    /** The processes that serve several models each. */
+    public Pools pools() {
+        return pools;
     }
 
     /** What all dispatchers of this server use. */

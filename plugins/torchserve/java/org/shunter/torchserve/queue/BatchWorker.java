@@ -1,6 +1,7 @@
 package org.shunter.torchserve.queue;
 
 import java.util.ArrayDeque;
+import org.shunter.torchserve.preemption.PoolRoom;
 
 /**
  * What a dispatcher needs of a worker: how large its batches may get, what it holds, and a way to
@@ -9,6 +10,8 @@ import java.util.ArrayDeque;
  */
 public abstract class BatchWorker {
     public final WorkerGroup<?> group;
+    /** Where its batches run when its process serves other models too, else null. */
+    public final PoolRoom room;
     /** Batches that it was given and has not answered; the first one runs. */
     public final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
     /** When its last answer came or it became ready. */
@@ -18,8 +21,14 @@ public abstract class BatchWorker {
     /** Batches it holds, for readers without the lock. */
     public volatile int held;
 
-    public BatchWorker(final WorkerGroup<?> group) {
+    public BatchWorker(final WorkerGroup<?> group, final PoolRoom room) {
         this.group = group;
+        this.room = room;
+    }
+
+    /** The process of the pool that it runs in, the same for all its life; -1: one of its own. */
+    public final int poolNumber() {
+        return room == null ? -1 : room.number;
     }
 
     /** Largest batch this worker takes now. */

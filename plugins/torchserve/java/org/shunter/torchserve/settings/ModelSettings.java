@@ -38,6 +38,7 @@ import org.shunter.torchserve.forming.RequestTerms;
  * @param company whether free workers wait for a full batch as stock's do
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
+ * @param pooled whether its workers run in the processes of the pool; null: the server says it
  */
 public record ModelSettings(
         RequestClass defaultClass,
@@ -52,7 +53,8 @@ public record ModelSettings(
         boolean retry,
         boolean drop,
         boolean company,
-        boolean auto) {
+        boolean auto,
+        Boolean pooled) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
             new TreeSet<>(
@@ -72,7 +74,8 @@ public record ModelSettings(
                             "network",
                             "retry",
                             "wait",
-                            "weights"));
+                            "weights",
+                            "pool"));
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT = of(Map.of());
 
@@ -91,7 +94,8 @@ public record ModelSettings(
                 retry,
                 drop,
                 company,
-                auto);
+                auto,
+                pooled);
     }
 
     /**
@@ -150,7 +154,8 @@ public record ModelSettings(
                 retry,
                 drop,
                 company(map.getOrDefault("wait", "adaptive")),
-                auto(map));
+                auto(map),
+                pooled(map.get("pool")));
     }
 
     /**
@@ -173,6 +178,7 @@ public record ModelSettings(
         final boolean placed = cores != null && !cores.equals(GroupConfig.AUTO);
         if (value == null) {
             return !placed
+                    && !Boolean.TRUE.equals(pooled(map.get("pool")))
                     && List.of("configuration", "groups", "device").stream()
                             .noneMatch(map::containsKey);
         }
@@ -196,6 +202,13 @@ public record ModelSettings(
         if (!"private".equals(value) && !"shared".equals(value)) {
             throw refusal("shunter.weights", value, "shared, private");
         }
+    }
+
+    private static Boolean pooled(final Object value) {
+        if (value != null && !"shared".equals(value) && !"dedicated".equals(value)) {
+            throw refusal("shunter.pool", value, "shared, dedicated");
+        }
+        return value == null ? null : (Boolean) "shared".equals(value);
     }
 
     private static long sloNs(final Object value) {

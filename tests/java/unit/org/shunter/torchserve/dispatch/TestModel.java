@@ -98,7 +98,7 @@ public class TestModel {
         boolean ended;
 
         FakeWorker(final WorkerGroup<BatchWorker> group, final int cap) {
-            super(group);
+            super(group, null);
             this.cap = cap;
             state = WorkerState.READY;
         }
