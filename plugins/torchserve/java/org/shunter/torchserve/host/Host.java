@@ -20,8 +20,8 @@ import org.shunter.torchserve.page.RuntimeFolder;
 import org.shunter.torchserve.placement.DeviceNames;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.PoolRooms;
 import org.shunter.torchserve.preemption.Turns;
-import org.shunter.torchserve.settings.PoolSettings;
 import org.shunter.torchserve.stock.StockMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -39,7 +39,7 @@ public final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
-    private final Pools pools = new Pools(PoolSettings.USUAL);
+    private final PoolRooms rooms = new PoolRooms();
     private final Slices slices =
             new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
     private final boolean pythonHasShunter;
@@ -142,9 +142,9 @@ public final class Host {
         return turns;
     }
 
-    /** The processes that serve several models each. */
-    public Pools pools() {
-        return pools;
+    /** Room in the processes that serve several models each. */
+    public PoolRooms rooms() {
+        return rooms;
     }
 
     /** What all dispatchers of this server use. */

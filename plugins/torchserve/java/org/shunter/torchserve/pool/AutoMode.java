@@ -57,9 +57,6 @@ public final class AutoMode {
         if (settings.cores() != null && !settings.cores().equals(GroupConfig.AUTO)) {
             return "has cores of its own";
         }
-        if (served.isPooled()) {
-            return "shares its processes with other models";
-        }
         final boolean alike =
                 Stream.concat(settings.configuration().stream(), groups.stream())
                         .allMatch(AutoMode::isForAllAnywhere);

@@ -117,13 +117,6 @@ public final class ServedModel implements WorkerModel {
         return slot;
     }
 
-    /** Whether its workers run in processes that serve other models too. */
-    public boolean isPooled() {
-        final Boolean said = settings.pooled();
-        return WorkerLaunch.isOurs(host, model)
-                && (said == null ? host.pools().settings().all() : said);
-    }
-
     /** Why a worker of it ended or did not load last; empty since one has loaded. */
     public String problem() {
         return problem;

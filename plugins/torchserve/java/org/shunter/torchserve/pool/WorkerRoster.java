@@ -11,7 +11,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.host.Host;
-import org.shunter.torchserve.preemption.PoolRoom;
 import org.shunter.torchserve.queue.WorkerGroup;
 import org.shunter.torchserve.queue.WorkerState;
 import org.shunter.torchserve.settings.GroupConfig;
@@ -38,19 +37,12 @@ final class WorkerRoster {
 
     /** Start a worker; it takes no batch before the dispatcher is told of it. */
     Worker start(final WorkerGroup<Worker> group) {
-        final int gpu = nextGpu(group);
-        final PoolRoom room = served.isPooled() ? nextRoom(group, gpu) : null;
-        final Worker worker = new Worker(host, served, group, host.nextAddress(), gpu, room);
+        final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
         group.add(worker);
         host.execute(worker::start);
         LOGGER.debug("{} started", worker);
         worker.ended.thenRun(() -> host.release(worker.address));
         return worker;
-    }
-
-    private PoolRoom nextRoom(final WorkerGroup<Worker> group, final int gpu) {
-        final List<PoolRoom> others = group.workers.stream().map(worker -> worker.room).toList();
-        return host.pools().next(group.place, gpu, others, served.slot().index() + group.index);
     }
 
     private int nextGpu(final WorkerGroup<Worker> group) {

@@ -102,6 +102,10 @@ public final class PoolRoom {
         return before < free;
     }
 
+    private static boolean precedes(final RoomTaker a, final RoomTaker b, final long nowNs) {
+        return precedes(a, classOf(a), b, classOf(b), nowNs);
+    }
+
     /** The class that a waiting model would be given room for. */
     private static int classOf(final RoomTaker taker) {
         final int strict = RequestClass.STRICT.ordinal();
@@ -127,12 +131,28 @@ public final class PoolRoom {
 
     /** Call as many as there is room for; who is called takes it, or does not wait any more. */
     void callNext(final long nowNs, final Turns.Later later) {
-        final int free = freeFor(null);
+        RoomTaker called = null;
+        for (int free = freeFor(null); free > 0; free--) {
+            called = firstAfter(called, nowNs);
+            if (called == null) {
+                return;
+            }
+            later.later(called.decide);
+        }
+    }
+
+    /** The next of those that wait, after one of them or as the first; or null. */
+    private RoomTaker firstAfter(final RoomTaker before, final long nowNs) {
+        RoomTaker first = null;
         for (final RoomTaker taker : active) {
-            if (free > 0 && taker.waits() && isNext(taker, classOf(taker), free, nowNs)) {
-                later.later(taker.decide);
+            if (taker.waits()
+                    && taker != before
+                    && (before == null || precedes(before, taker, nowNs))
+                    && (first == null || precedes(taker, first, nowNs))) {
+                first = taker;
             }
         }
+        return first;
     }
 
     /**

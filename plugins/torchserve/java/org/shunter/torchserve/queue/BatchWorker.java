@@ -21,14 +21,10 @@ public abstract class BatchWorker {
     /** Batches it holds, for readers without the lock. */
     public volatile int held;
 
+    /** {@code room}: of the process that it shares, or null. */
     public BatchWorker(final WorkerGroup<?> group, final PoolRoom room) {
         this.group = group;
         this.room = room;
-    }
-
-    /** The process of the pool that it runs in, the same for all its life; -1: one of its own. */
-    public final int poolNumber() {
-        return room == null ? -1 : room.number;
     }
 
     /** Largest batch this worker takes now. */

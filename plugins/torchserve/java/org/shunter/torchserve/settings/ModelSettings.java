@@ -38,7 +38,6 @@ import org.shunter.torchserve.forming.RequestTerms;
  * @param company whether free workers wait for a full batch as stock's do
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
- * @param pooled whether its workers run in the processes of the pool; null: the server says it
  */
 public record ModelSettings(
         RequestClass defaultClass,
@@ -53,8 +52,7 @@ public record ModelSettings(
         boolean retry,
         boolean drop,
         boolean company,
-        boolean auto,
-        Boolean pooled) {
+        boolean auto) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
             new TreeSet<>(
@@ -74,8 +72,7 @@ public record ModelSettings(
                             "network",
                             "retry",
                             "wait",
-                            "weights",
-                            "pool"));
+                            "weights"));
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT = of(Map.of());
 
@@ -94,8 +91,7 @@ public record ModelSettings(
                 retry,
                 drop,
                 company,
-                auto,
-                pooled);
+                auto);
     }
 
     /**
@@ -154,8 +150,7 @@ public record ModelSettings(
                 retry,
                 drop,
                 company(map.getOrDefault("wait", "adaptive")),
-                auto(map),
-                pooled(map.get("pool")));
+                auto(map));
     }
 
     /**
@@ -178,7 +173,6 @@ public record ModelSettings(
         final boolean placed = cores != null && !cores.equals(GroupConfig.AUTO);
         if (value == null) {
             return !placed
-                    && !Boolean.TRUE.equals(pooled(map.get("pool")))
                     && List.of("configuration", "groups", "device").stream()
                             .noneMatch(map::containsKey);
         }
@@ -202,13 +196,6 @@ public record ModelSettings(
         if (!"private".equals(value) && !"shared".equals(value)) {
             throw refusal("shunter.weights", value, "shared, private");
         }
-    }
-
-    private static Boolean pooled(final Object value) {
-        if (value != null && !"shared".equals(value) && !"dedicated".equals(value)) {
-            throw refusal("shunter.pool", value, "shared, dedicated");
-        }
-        return value == null ? null : (Boolean) "shared".equals(value);
     }
 
     private static long sloNs(final Object value) {

@@ -6,7 +6,6 @@ import java.util.concurrent.TimeUnit;
 import org.shunter.torchserve.dispatch.Dispatcher;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.host.WorkerAddress;
-import org.shunter.torchserve.preemption.PoolRoom;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Loss;
@@ -57,9 +56,8 @@ public final class Worker extends BatchWorker {
             final WorkerModel served,
             final WorkerGroup<Worker> group,
             final WorkerAddress address,
-            final int gpuId,
-            final PoolRoom room) {
-        super(group, room);
+            final int gpuId) {
+        super(group, null);
         this.host = host;
         this.served = served;
         this.dispatcher = served.dispatcher();
