@@ -134,8 +134,9 @@ final class SliceSharing {
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
     boolean mayStart(final BatchWorker worker, final RequestClass requestClass, final long now) {
-        final SliceSet slices = worker.group.place.slices();
-        if (requestClass == RequestClass.BEST_EFFORT && taker.strictWaits(slices)) {
+        if (requestClass == RequestClass.BEST_EFFORT
+                && rules.apply() // else that is from long ago
+                && taker.strictWaits(worker.group.place.slices())) {
             return false; // the turn may come before best effort has ended
         }
         final Entry alone = queue.peekAlone(requestClass);

@@ -104,15 +104,14 @@ public final class RoomTaker {
         if (allowed[c] == worker) {
             return true;
         }
-        if (held > 0
-                || granted != null && granted != worker
-                || c == BEST_EFFORT && refused[STRICT]) {
+        if (held > 0 || granted != null && granted != worker) {
             return false; // it decides again when that is over
         }
+        final boolean strictFirst = c == BEST_EFFORT && refused[STRICT];
         synchronized (room) {
             arrivalNs[c] = oldestNs;
             ageingNs = ageing;
-            if (room.isNext(this, c, room.freeFor(this), nowNs)) {
+            if (!strictFirst && room.isNext(this, c, room.freeFor(this), nowNs)) {
                 granted = worker;
                 allowed[c] = worker;
                 room.enlist(this);

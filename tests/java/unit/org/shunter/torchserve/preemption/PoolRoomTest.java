@@ -272,6 +272,20 @@ class PoolRoomTest {
     }
 
     @Test
+    void bestEffortIsNotForgottenWhenStrictRequestsOfTheSameDecisionAreGivenUp() {
+        final Model a = model("a").offer(STRICT);
+        model("b").offer(STRICT);
+        final Model c = model("c");
+        c.queue.add(new Request(BEST_EFFORT, now));
+        c.taker.begin(0, now);
+        assertFalse(c.taker.take("its worker", STRICT, now, NEVER, now));
+        assertFalse(c.taker.take("its worker", BEST_EFFORT, now, NEVER, now));
+        c.taker.settle(0, false, true, now, new Effects());
+        a.answer();
+        assertEquals(List.of("a", "b", "c"), started);
+    }
+
+    @Test
     void nobodyIsCalledWhileThereIsNoRoomAndNobodyWhoDoesNotWait() {
         final Model a = model("a").offer(STRICT);
         final Model b = model("b").offer(STRICT);
