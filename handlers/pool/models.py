@@ -164,6 +164,12 @@ class PooledModels(Generic[Service]):
         self._begun = self._act(able)
         return self._begun[0].model if self._begun else first.name
 
+    def skip(self) -> None:
+        """What :meth:`next_of` has said is not run."""
+        for each in self._begun:
+            self._scheduler.batch_ended(each)
+        self._begun = []
+
     def _is_urgent(self, each: Waiting, now: float) -> bool:
         return each.strict or now - each.since >= self._scheduler.rules.ageing_s
 

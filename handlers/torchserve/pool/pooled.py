@@ -19,6 +19,7 @@ from shunter.handlers.pool.models import NotSharable, PooledModels
 from shunter.handlers.pool.process_state import ProcessState
 from shunter.handlers.pool.reception import Seat
 from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.queue.pooled_link import PooledLink
 from shunter.handlers.torchserve.connection import Connection
 from shunter.handlers.torchserve.loaded import holder_of_models
 from shunter.handlers.torchserve.output import LINES
@@ -65,6 +66,8 @@ class PooledWorker:
         self.since = 0.0
         """When its batch that waits was seen."""
         self.connection: Connection | None = None
+        self.link: PooledLink | None = None
+        """To a front end, once it has loaded."""
         self._state = state_of(seat.has, usual)
         self._worker: Worker | None = None
         self._door: socket.socket | None = None
@@ -109,6 +112,9 @@ class PooledWorker:
 
     def step(self) -> None:
         """Answer the next batch."""
+        if self.link is not None:
+            self.link.run()
+            return
         assert self.connection is not None
         self.connection.step()
 
@@ -137,6 +143,7 @@ class PooledWorker:
             models.run(self.name, connection.prepare)
             models.try_out(self.name, connection.warm_up)
             models.run(self.name, connection.ready)
+            self.link = PooledLink(connection.link) if connection.link else None
         except NotSharable as error:
             alone[folder, handler] = str(error)
             raise
@@ -156,6 +163,8 @@ class PooledWorker:
         """Let go of what its server has connected to."""
         for each in self.watched():
             each.close()
+        if self.link is not None:
+            self.link.close()
         if self._worker is not None and self._worker.sock_type == "unix":
             with contextlib.suppress(OSError):
                 Path(self._worker.sock_name).unlink()

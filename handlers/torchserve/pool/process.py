@@ -26,6 +26,7 @@ from shunter.handlers.pool.reception import Reception, Seat
 from shunter.handlers.torchserve.connection import DIED
 from shunter.handlers.torchserve.inbox import Disconnected
 from shunter.handlers.torchserve.output import LINES
+from shunter.handlers.torchserve.pool.links import Links, OfLink
 from shunter.handlers.torchserve.pool.pooled import Kind, PooledWorker
 from shunter.handlers.torchserve.receive import LOAD
 from shunter.handlers.torchserve.serving import log_lines, use_threads
@@ -76,6 +77,7 @@ class PoolProcess:
         self._leaving: list[PooledWorker] = []
         self._alone: dict[Kind, str] = {}
         """Models that cannot be shared, and why."""
+        self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
         self._speaks: Seat | None = None
         self._nowhere = os.open(os.devnull, os.O_WRONLY)
         self._count = 0
@@ -88,13 +90,12 @@ class PoolProcess:
             if is_over and self._reception.is_over():
                 return
             self._tidy()
+            self._links.look()
             is_idle = not (self._loads or self._batches)
-            wait_s = None if self._workers else max(0.0, patience - time.monotonic())
+            patient_s = max(0.0, patience - time.monotonic())
+            wait_s = self._links.wait_s if self._workers else patient_s
             for key, _ in self._selector.select(wait_s if is_idle else 0):
-                if key.data is None:
-                    self._hear_news()
-                elif key.data.seat in self._workers:
-                    self._hear(key.data)
+                self._heed(key.data)
             if self._batches:
                 self._run_batch()
             if self._loads:
@@ -102,13 +103,25 @@ class PoolProcess:
 
     # ---- who is there
 
+    def _heed(self, said: PooledWorker | OfLink | None) -> None:
+        """Something has come; what is of somebody who has left meanwhile has not."""
+        if said is None:
+            self._hear_news()
+        elif isinstance(said, OfLink):
+            self._speak(said.worker.seat)
+            self._links.hear(said.worker)
+        elif said.seat in self._workers:
+            self._hear(said)
+
     def _hear_news(self) -> None:
         os.eventfd_read(self._reception.wake)
         while self._reception.news:
             news = self._reception.news.popleft()
             if news.is_new:
                 self._welcome(news.seat)
-            elif news.connection is None and not news.error:
+            elif news.connection is not None or news.error:
+                self._links.connected(self._workers.get(news.seat), news)
+            else:
                 if worker := self._workers.get(news.seat):
                     self._leave(worker)
                 if news.seat is self._speaks:
@@ -138,19 +151,25 @@ class PoolProcess:
         if said == LOAD and not worker.is_loaded:
             if worker not in self._loads:
                 self._loads.append(worker)
-        elif said and worker.is_loaded:
-            if worker.name not in self._batches:
-                worker.since = time.monotonic()
-                self._batches[worker.name] = worker
+        elif said and worker.is_loaded and worker.link is None:
+            self._has_batch(worker)
+        elif not said and self._links.server_has_gone(worker):
+            self._selector.unregister(*worker.watched())
         else:
             self._speak(worker.seat)
             logging.info("Frontend disconnected." if not said else DIED)
             self._leave(worker, 1 if said else 0)
 
+    def _has_batch(self, worker: PooledWorker) -> None:
+        if worker.name not in self._batches:
+            worker.since = time.monotonic()
+            self._batches[worker.name] = worker
+
     def _leave(self, worker: PooledWorker, status: int | None = None) -> None:
         """It is served no more. ``status``: of its process, unless that is gone already."""
         if self._workers.pop(worker.seat, None) is None:
             return
+        self._links.remove(worker)
         for each in worker.watched():
             if each in self._selector.get_map():
                 self._selector.unregister(each)
@@ -181,12 +200,15 @@ class PoolProcess:
             Waiting(name, each.since, each.is_strict) for name, each in self._batches.items()
         ]
         worker = self._batches.pop(self._models.next_of(waiting))
-        self._do(worker, lambda: self._models.run(worker.name, lambda _: worker.step()))
+        if not self._do(worker, lambda: self._models.run(worker.name, lambda _: worker.step())):
+            self._models.skip()
+        self._links.ran(worker)
         if worker.has_more and worker.seat in self._workers:
             self._hear(worker)
 
     def _load(self, worker: PooledWorker) -> None:
         self._do(worker, lambda: self._load_now(worker))
+        self._links.add(worker)
 
     def _load_now(self, worker: PooledWorker) -> None:
         try:
@@ -197,10 +219,10 @@ class PoolProcess:
             worker.be_alone()
             self._leave(worker)
 
-    def _do(self, worker: PooledWorker, work: Callable[[], object]) -> None:
-        """Work that may last, for a worker whose server may lose patience."""
+    def _do(self, worker: PooledWorker, work: Callable[[], object]) -> bool:
+        """Work that may last, for a worker whose server may lose patience; whether it was begun."""
         if not self._reception.begin(worker.seat):
-            return  # that is news
+            return False  # that is news
         self._speak(worker.seat)
         try:
             work()
@@ -216,6 +238,7 @@ class PoolProcess:
             self._leave(worker, 1)
         finally:
             self._reception.end()
+        return True
 
     def _speak(self, seat: Seat | None) -> None:
         """What is printed from now on is this seat's; None: nobody's."""

@@ -133,6 +133,8 @@ class TritonHost:
             served = self._archives.take(archive, name, batch, self.served)
             try:
                 configuration = (InstanceGroup(workers, 1, served.batch),)
+                if self._pool(served) and workers == 1:
+                    configuration = (InstanceGroup(self.changes.pools.workers, 1, served.batch),)
                 if batch is None and workers == 1:
                     configuration = configuration_of(served, configuration)
                 self.repository.write(served.name, served.number, config_of(served))
@@ -148,6 +150,12 @@ class TritonHost:
             self._others = tuple(each for each in self._others if each.name != served.name)
             self.saved()
             return self._hosted(served)
+
+    def _pool(self, served: Served) -> bool:
+        """Whether its workers share processes. Raises HostError."""
+        served.pooled = self.changes.pools.has(served.model.section)
+        served.auto &= not served.pooled
+        return served.pooled
 
     def _change(
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
@@ -229,6 +237,7 @@ class TritonHost:
             LOGGER.error("workers of another host serve %s on: %s", model.name, error)
             self._others = (*self._others, model)
             return None
+        self._pool(served)
         state = states.get(served.key)
         if state is not None and state["pids"]:
             served.strangers = Strangers(state["pids"])
