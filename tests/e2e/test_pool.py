@@ -1,13 +1,27 @@
 """Models that share a process: it may go, and so may each of their workers; requests do not."""
 
+import contextlib
 import os
 import signal
 
+import numpy as np
 import psutil
 import pytest
 
+from shunter.nic_frontend import build
+from shunter.nic_frontend.client import InferenceError, Session
+
 pytestmark = pytest.mark.e2e
 POOLED = {"shunter": {"pool": "shared"}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def seats():
+    """The program is built from these sources."""
+    try:
+        build.ensure_seat()
+    except build.BuildError as error:
+        pytest.skip(str(error))
 
 
 def pids(clients):
@@ -31,29 +45,50 @@ def test_the_process_of_two_models_is_killed_under_load_and_costs_no_request(
     assert a.ask()["pid"] == b.ask()["pid"] != pid
 
 
-@pytest.mark.both_servers
-def test_a_batch_that_hangs_ends_the_process_and_the_others_come_back(serve, wait_until):
-    a, b = serve(config={**POOLED, "responseTimeout": 2}), serve(config=POOLED)
+def has_gone(pid):
+    """Nobody may have buried it."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_batch_that_hangs_takes_the_process_with_it_and_a_killed_worker_only_its_model(
+    serve, wait_until
+):
+    a, b = serve(config={**POOLED, "responseTimeout": 1}), serve(config=POOLED)
     pid = b.ask()["pid"]
     gate, [held] = a.hold()
     assert b.ask()["pid"] != pid
     assert held.result().status != 200
+    wait_until("it has gone", lambda: has_gone(pid))
     gate.open()
-    assert a.ask()["pid"] == b.ask()["pid"]
-    assert not psutil.pid_exists(pid)
-
-
-@pytest.mark.both_servers
-def test_who_is_killed_or_unregistered_takes_nobody_with_it(serve, wait_until):
-    a, b = serve(config=POOLED), serve(config=POOLED)
     pid = a.ask()["pid"]
     [seat] = b.pids()
     os.kill(seat, signal.SIGKILL)
-    wait_until("it is back", lambda: b.pids() not in ([], [seat]) and b.ask()["pid"] == pid)
+    wait_until("it is back", lambda: b.is_whole() and b.pids() != [seat])
+    assert b.ask()["pid"] == pid
     b.end()
     assert a.ask()["pid"] == pid
     a.end()
-    wait_until("the process has gone", lambda: not psutil.pid_exists(pid))
+    wait_until("the process ends with its last model", lambda: has_gone(pid))
+
+
+def test_http_and_the_network_are_served_by_one_process(serve, site, wait_until):
+    tensor = {"name": "x", "dtype": "float32", "shape": [4]}
+    outputs = [{**tensor, "name": "y"}, {"name": "pid", "dtype": "int64", "shape": [1]}]
+    section = {"tensors": {"inputs": [tensor], "outputs": outputs}, "network": "1x1x8"}
+    other = serve(config=POOLED)
+    model = serve(handler="tensors", config={"shunter": {**section, "pool": "shared"}})
+
+    def opened():
+        port = site.status()["front_end"]["port"]
+        with contextlib.suppress(InferenceError):
+            return Session(f"udp://127.0.0.1:{port}", model.name, timeout_s=2) if port else None
+
+    with wait_until("a session", opened) as session:
+        for number in range(10):
+            row = np.full(4, number, np.float32)
+            y, pid = session.infer([row])
+            assert (y == 2 * row + 1).all(), y
+    assert int(pid[0]) == other.ask()["pid"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ class Links:
     @property
     def wait_s(self) -> float | None:
         """Longest time until :meth:`look`; None: there is nothing to look at."""
-        return LOOK_S if self._watched else None
+        links = (each.link for each in self._watched)
+        return LOOK_S if any(each and each.due is not None for each in links) else None
 
     def add(self, worker: PooledWorker) -> None:
         """It has loaded."""

@@ -26,6 +26,8 @@ from shunter.handlers.torchserve.output import LINES
 from shunter.handlers.torchserve.serving import Worker
 from shunter.handlers.torchserve.worker import parse_args
 
+_BUFFER = 64 * 1024
+"""Bytes for messages: there are many connections."""
 Kind = tuple[str, str]
 """Folder and handler of a model."""
 
@@ -61,6 +63,8 @@ class PooledWorker:
         self.seat, self.number = seat, number
         self.name = ""
         """Of its model, which others may have by the same name with another number."""
+        self.title = ""
+        """``NAME/VERSION``."""
         self.is_strict = seat.has.environment.get(b"SHUNTER_CLASS", b"") != b"best_effort"
         self.is_loaded = self.was_refused = False
         self.since = 0.0
@@ -87,7 +91,7 @@ class PooledWorker:
         self._door = None
         sock.setblocking(True)
         logging.info("Connection accepted: %s.", sock.getsockname())
-        self.connection = self._worker.connection(sock)
+        self.connection = self._worker.connection(sock, buffer=_BUFFER)
         return sock
 
     def watched(self) -> list[socket.socket]:
@@ -131,7 +135,9 @@ class PooledWorker:
         try:
             if why := alone.get((folder, handler)):
                 raise NotSharable(why)
-            self.name = f"{os.fsdecode(bytes(message['modelName']))}#{self.number}"
+            called = os.fsdecode(bytes(message["modelName"]))
+            version = os.fsdecode(self.seat.has.environment.get(b"SHUNTER_MODEL_VERSION", b""))
+            self.name, self.title = f"{called}#{self.number}", f"{called}/{version}"
             models.register(
                 self.name,
                 Path(folder),

@@ -15,6 +15,7 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ts.service import Service
 
@@ -23,6 +24,8 @@ from shunter.allocator.memory.scheduling import Waiting
 from shunter.handlers.placement import allocation, gentle
 from shunter.handlers.pool.models import NotSharable, PooledModels
 from shunter.handlers.pool.reception import Reception, Seat
+from shunter.handlers.pool.report import Report
+from shunter.handlers.pool.seat import POOL, RUNTIME
 from shunter.handlers.torchserve.connection import DIED
 from shunter.handlers.torchserve.inbox import Disconnected
 from shunter.handlers.torchserve.output import LINES
@@ -55,8 +58,10 @@ def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
     use_threads(threads)
     weights = folder_of(environ)
     assert weights is not None, "who belongs to no server has no seats"
-    pool = PoolProcess(reception, PooledModels(weights, hot_bytes(environ)))
-    pool.serve()
+    models = PooledModels[Service](weights, hot_bytes(environ))
+    report = Report(Path(environ[RUNTIME]), int(environ[POOL]), models)
+    PoolProcess(reception, models, report).serve()
+    report.remove()
     gentle.leave()
     LINES.flush()
     os._exit(0)  # taking the models down one by one would take longer, and gives nothing back
@@ -65,9 +70,11 @@ def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
 class PoolProcess:
     """For the thread that runs the batches."""
 
-    def __init__(self, reception: Reception, models: PooledModels[Service]) -> None:
+    def __init__(
+        self, reception: Reception, models: PooledModels[Service], report: Report
+    ) -> None:
         """``models``: none yet."""
-        self._reception, self._models = reception, models
+        self._reception, self._models, self._report = reception, models, report
         self._selector = selectors.DefaultSelector()
         self._selector.register(reception.wake, selectors.EVENT_READ)
         self._workers: dict[Seat, PooledWorker] = {}
@@ -77,6 +84,8 @@ class PoolProcess:
         self._leaving: list[PooledWorker] = []
         self._alone: dict[Kind, str] = {}
         """Models that cannot be shared, and why."""
+        self._titles: dict[str, str] = {}
+        """Of the models, by their names."""
         self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
         self._speaks: Seat | None = None
         self._nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -91,10 +100,14 @@ class PoolProcess:
                 return
             self._tidy()
             self._links.look()
-            is_idle = not (self._loads or self._batches)
-            patient_s = max(0.0, patience - time.monotonic())
-            wait_s = self._links.wait_s if self._workers else patient_s
-            for key, _ in self._selector.select(wait_s if is_idle else 0):
+            waits = [self._report.look(self._titles)]
+            if self._loads or self._batches:
+                waits = [0.0]
+            else:
+                patient_s = None if self._workers else max(0.0, patience - time.monotonic())
+                waits += [self._links.wait_s, patient_s]
+            wait_s = min((each for each in waits if each is not None), default=None)
+            for key, _ in self._selector.select(wait_s):
                 self._heed(key.data)
             if self._batches:
                 self._run_batch()
@@ -145,7 +158,7 @@ class PoolProcess:
             self._selector.unregister(*worker.watched())
             self._selector.register(worker.accept(), selectors.EVENT_READ, worker)
             return
-        said = worker.look()
+        said = None if worker.name in self._batches else worker.look()
         if said is None:
             return
         if said == LOAD and not worker.is_loaded:
@@ -187,6 +200,7 @@ class PoolProcess:
             return
         for worker in self._leaving:
             worker.close()
+            self._titles.pop(worker.name, None)
             if worker.is_loaded:
                 self._models.unregister(worker.name)
         self._leaving.clear()
@@ -209,6 +223,8 @@ class PoolProcess:
     def _load(self, worker: PooledWorker) -> None:
         self._do(worker, lambda: self._load_now(worker))
         self._links.add(worker)
+        if worker.is_loaded and worker.seat in self._workers:
+            self._titles[worker.name] = worker.title
 
     def _load_now(self, worker: PooledWorker) -> None:
         try:

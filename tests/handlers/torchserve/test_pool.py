@@ -12,6 +12,7 @@ from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 
 from shunter.handlers.pool import seat
 from shunter.handlers.sample import Sample
+from shunter.handlers.torchserve.pool import process, worker
 from shunter.nic_frontend import build
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve.archives import UnpackedModel
@@ -274,3 +275,44 @@ def test_why_a_worker_has_a_process_of_its_own(variables, words, monkeypatch, ca
     seat.take_if_wanted("module", variables)
     assert words in capsys.readouterr().out
     assert "SHUNTER_POOL" not in variables
+
+
+def test_a_process_forgets_the_model_of_the_seat_that_has_started_it(monkeypatch, tmp_path):
+    runtime, folder = tmp_path / "run", tmp_path / "model"
+    for each in (runtime, folder):
+        each.mkdir()
+    monkeypatch.chdir(folder)
+    environ = {
+        "SHUNTER_RUNTIME": str(runtime),
+        "SHUNTER_THREADS": "7",
+        "SHUNTER_PREEMPTIBLE": "1",
+        "PYTHONPATH": os.pathsep.join([str(folder), "/packages", str(folder / "lib")]),
+        "OTHER": "x",
+    }
+    path = ["", str(folder), "/packages", str(folder / "lib")]
+    worker.be_nobodys(environ, path)
+    assert path == ["", "/packages"]
+    assert environ == {"SHUNTER_RUNTIME": str(runtime), "PYTHONPATH": "/packages", "OTHER": "x"}
+    assert Path.cwd() == runtime
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads"),
+    [
+        ({}, 8),
+        ({"SHUNTER_POOL_WORKERS": "3"}, 2),
+        ({"SHUNTER_POOL_WORKERS": "30"}, 1),
+        ({"SHUNTER_POOL_WORKERS": "3", "SHUNTER_POOL_THREADS": "0"}, 2),
+        ({"SHUNTER_POOL_WORKERS": "3", "SHUNTER_POOL_THREADS": "5"}, 5),
+    ],
+)
+def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert worker.threads_of(environ) == threads
+
+
+def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(monkeypatch):
+    monkeypatch.setattr(process, "available_bytes", lambda: 8e9)
+    assert process.hot_bytes({}) == 4e9
+    assert process.hot_bytes({"SHUNTER_POOL_WORKERS": "2"}) == 2e9
+    assert process.hot_bytes({"SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL_HOT_MB": "3"}) == 3e6
