@@ -11,8 +11,10 @@ import pytest
 from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 
 from shunter.handlers.pool import seat
+from shunter.handlers.pool.handover import UNBEGUN
 from shunter.handlers.sample import Sample
 from shunter.handlers.torchserve.pool import process, worker
+from shunter.handlers.torchserve.pool.pooled import is_resident
 from shunter.nic_frontend import build
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve.archives import UnpackedModel
@@ -238,7 +240,7 @@ def test_the_process_ends_with_the_batch_that_is_given_up_and_its_seats_come_bac
     alone.a.send(str(gate))
     wait_until("the batch runs", gate.exists)
     os.kill(alone.a.pid, signal.SIGKILL)
-    assert alone.b.status() == 1
+    assert alone.b.status() == UNBEGUN
     wait_until("the process ends", lambda: ended(alone.process))
     c = alone.start("c", 3)
     assert facts(c.ask())[1] not in (alone.process.pid, c.pid)
@@ -246,10 +248,13 @@ def test_the_process_ends_with_the_batch_that_is_given_up_and_its_seats_come_bac
     alone.workers.remove(c)
 
 
-def test_who_takes_no_seat_any_more_is_ended(alone):
+def test_who_takes_no_seat_any_more_is_ended_and_its_seats_know_whose_batch_ran(alone):
+    gate = alone.folder / "running"
+    alone.a.send(str(gate))
+    wait_until("the batch runs", gate.exists)
     os.kill(alone.process.pid, signal.SIGSTOP)
     c = alone.start("c", 3, SHUNTER_POOL_PATIENCE_S="1")
-    assert (alone.a.status(), alone.b.status()) == (1, 1)
+    assert (alone.a.status(), alone.b.status()) == (1, UNBEGUN)
     assert facts(c.ask())[1] != alone.process.pid
     assert ended(alone.process)
 
@@ -309,6 +314,24 @@ def test_a_process_forgets_the_model_of_the_seat_that_has_started_it(monkeypatch
 def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     assert worker.threads_of(environ) == threads
+
+
+@pytest.mark.parametrize(
+    ("config", "resident"),
+    [
+        ("shunter: {resident: true}", True),
+        ("shunter: {resident: false}", False),
+        ("shunter: [", False),
+        ("", False),
+    ],
+)
+def test_the_archive_says_whether_its_weights_stay(tmp_path, config, resident):
+    assert not is_resident(tmp_path)
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF/MANIFEST.json").write_text('{"model": {"configFile": "c.yaml"}}')
+    assert not is_resident(tmp_path)
+    (tmp_path / "c.yaml").write_text(config)
+    assert is_resident(tmp_path) is resident
 
 
 def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(monkeypatch):
