@@ -22,6 +22,7 @@ import org.shunter.torchserve.page.RuntimeFolder;
 import org.shunter.torchserve.placement.DeviceNames;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.PoolRooms;
 import org.shunter.torchserve.preemption.Turns;
 import org.shunter.torchserve.settings.PoolSettings;
 import org.shunter.torchserve.stock.StockMetrics;
@@ -41,6 +42,7 @@ public final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
+    private final PoolRooms rooms = new PoolRooms();
     private final Slices slices =
             new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
     private final boolean pythonHasShunter;
@@ -142,6 +144,11 @@ public final class Host {
     /** Whose turn it is on this server. */
     public Turns turns() {
         return turns;
+    }
+
+    /** Room in the processes that serve several models each. */
+    public PoolRooms rooms() {
+        return rooms;
     }
 
     /** What all dispatchers of this server use. */

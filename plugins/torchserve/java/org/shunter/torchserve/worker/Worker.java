@@ -60,7 +60,7 @@ public final class Worker extends BatchWorker {
             final WorkerAddress address,
             final int gpuId,
             final int pool) {
-        super(group);
+        super(group, host.rooms().of(pool));
         this.host = host;
         this.served = served;
         this.dispatcher = served.dispatcher();
