@@ -8,7 +8,7 @@ and 32 of them at a time. Every answer is compared: the model's name and its num
     on_demand    TorchServe with four models at most: unregistered and registered as they are
                  asked for, the least recently used one leaves
     dedicated    Shunter with a worker for each model: everything is resident
-    pool         Shunter with `pool: shared` and hot memory for four of the five
+    pool         Shunter with `pool: shared`; each pool process has hot memory for four of the five
 
 Sides are interleaved, round by round; `on_demand` has fewer rounds of its own length, for a
 request there may take seconds. The pattern `hits` asks for the same four models all the time, in
@@ -50,16 +50,11 @@ RESIDENT = (STOCK, DEDICATED)
 MODELS, ROOM = 5, 4
 CONCURRENCY = (1, 32)
 HITS = "hits"
-CHUNK_MB = 2
-"""Hot memory is given out in pieces of so many MiB."""
 
 
 def hot_mb(packed: Sequence[Packed]) -> int:
-    """Room for any four of them, and not for all."""
-    sizes = sorted(
-        math.ceil(each.bytes / 2**20 / CHUNK_MB) * CHUNK_MB + CHUNK_MB for each in packed
-    )
-    return sum(sizes[-ROOM:])
+    """Room for any four of them, and by half a model not for all."""
+    return math.ceil((ROOM + 0.5) * max(each.bytes for each in packed) / 1e6)
 
 
 class Bed:

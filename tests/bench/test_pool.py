@@ -1,8 +1,12 @@
 """What the benchmarks of the pool ask, how they judge answers, and what their headlines say."""
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 import threading
+import zipfile
 from collections import Counter
 from types import SimpleNamespace
 
@@ -14,7 +18,10 @@ pytest.importorskip("torch")
 @pytest.fixture
 def pool(script):
     return SimpleNamespace(
-        **{name: script(f"pool.{name}") for name in ("models", "callers", "churn", "on_demand")}
+        **{
+            name: script(f"pool.{name}")
+            for name in ("models", "callers", "churn", "memory", "on_demand")
+        }
     )
 
 
@@ -63,8 +70,6 @@ class TestModels:
 
     def test_what_is_packed_answers_as_it_was_computed(self, pool, tmp_path, monkeypatch):
         """The handler as TorchServe calls it, from the files of the archive."""
-        import zipfile
-
         wanted = [pool.models.PoolModel(i, a, 1) for i, a in enumerate(pool.models.ARCHITECTURES)]
         for packed in pool.models.pack_all(wanted, tmp_path):
             folder = tmp_path / packed.name
@@ -72,10 +77,10 @@ class TestModels:
                 archive.extractall(folder)
             with monkeypatch.context() as patched:
                 patched.syspath_prepend(str(folder))
-                patched.delitem(__import__("sys").modules, "model", raising=False)
+                patched.delitem(sys.modules, "model", raising=False)
                 names = {"__name__": "handler"}
                 exec((folder / "handler.py").read_text(), names)
-                patched.delitem(__import__("sys").modules, "model", raising=False)
+                patched.delitem(sys.modules, "model", raising=False)
             context = Context(folder, packed.model.shape)
             handler = names["PoolHandler"]()
             handler.initialize(context)
@@ -121,6 +126,42 @@ class TestPatterns:
         row = ends.row()
         assert (row["requests"], row["wrong"], row["lost"]) == (5, 1, 2)
         assert (row["rate"], row["p99_ms"]) == (1, 10)
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        ("command", "kind"),
+        [
+            (["/usr/lib/jvm/bin/java", "-jar"], "jvm"),
+            (["python", "-m", "shunter.handlers.pool.worker", "--sock-name", "x"], "pool"),
+            (["python", "ts/model_service_worker.py", "--sock-name", "/tmp/x"], "workers"),
+            (["python", "-m", "shunter.plugins.control.controller"], "others"),
+        ],
+    )
+    def test_a_process_is_known_by_its_command(self, pool, command, kind):
+        assert pool.memory.kind_of([each.encode() for each in command]) == kind
+
+    def test_processes_are_found_by_their_mark_whoever_started_them(self, pool):
+        env = {**os.environ, pool.memory.MARK: "this-test"}
+        command = [sys.executable, "-c", "input()"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
+            assert pool.memory.processes("this-test")["others"] == [process.pid]
+            assert not any(pool.memory.processes("another").values())
+            row = pool.memory.memory_of(pool.memory.processes("this-test"))
+            process.stdin.close()
+        assert row["processes"] == 1
+        assert 0 < row["pss"] == row["others_pss"] == row["total"]
+        assert pool.memory.memory_of({"others": [process.pid]})["total"] == 0  # it has ended
+
+    def test_files_that_nobody_has_touched_count_once(self, pool, tmp_path, monkeypatch):
+        (tmp_path / "weights").write_bytes(bytes(3_000_000))
+        sizes = {1: {"Pss": 5_000_000, "Pss_Shmem": 1_000_000}, 2: {"Pss": 2_000_000}}
+        monkeypatch.setattr(pool.memory, "_sizes", lambda pid: sizes[pid])
+        monkeypatch.setattr(pool.memory, "_runtime_folders", lambda groups: {tmp_path})
+        row = pool.memory.memory_of({"jvm": [1], "pool": [2]})
+        assert (row["pss"], row["jvm_pss"], row["pool_pss"]) == (7, 5, 2)
+        assert row["files"] == pytest.approx(3, abs=0.1)
+        assert row["total"] == pytest.approx(9, abs=0.1)
 
 
 @pytest.mark.parametrize("seed", range(4))
