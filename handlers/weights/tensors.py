@@ -81,9 +81,10 @@ def named_constants(models: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Te
     for number, model in enumerate(models):
         for prefix, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
-                for method in module._c._get_methods():
-                    for place, tensor in enumerate(_constants(method.graph)):
-                        own = f"{method.name}#{place}"
+                for method in module._c._method_names():
+                    graph = module._c._get_method(method).graph
+                    for place, tensor in enumerate(_constants(graph)):
+                        own = f"{method}#{place}"
                         yield ".".join(filter(None, (str(number), prefix, own))), tensor
 
 
