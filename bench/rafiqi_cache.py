@@ -37,6 +37,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from common import Parser, Progress, Row, keep, paired_ratio, write_result
 from pool.callers import PATTERNS, closed_loop, sequential
@@ -55,6 +56,20 @@ HITS = "hits"
 def hot_mb(packed: Sequence[Packed]) -> int:
     """Room for any four of them, and by half a model not for all."""
     return math.ceil((ROOM + 0.5) * max(each.bytes for each in packed) / 1e6)
+
+
+def hits(before: Any, after: Any) -> float | None:
+    """Share of the batches in between whose weights were hot; None where nobody says.
+
+    Pool processes say it once a second.
+    """
+    counts = [
+        sum(pool[key] for pool in found["pools"]) if found else 0
+        for found in (before, after)
+        for key in ("hits", "misses")
+    ]
+    new_hits, new_misses = counts[2] - counts[0], counts[3] - counts[1]
+    return new_hits / (new_hits + new_misses) if new_hits + new_misses > 0 else None
 
 
 class Bed:
@@ -102,9 +117,8 @@ class Bed:
         )
         if round_ >= 0:
             row = {"side": side, "pattern": pattern, "concurrency": clients, "round": round_}
-            self.rows.append(
-                row | ends.row() | {"memory": server.memory(), "cache": [before, server.cache()]}
-            )
+            row |= ends.row() | {"hits": hits(before, server.cache())}
+            self.rows.append(row | {"memory": server.memory()})
 
     def cells(self) -> list[tuple[str, int]]:
         """Patterns and how many requests there are at a time."""
@@ -156,6 +170,10 @@ def summarise(rows: list[Row]) -> list[Row]:
                 key: round(statistics.median(values(rows, side, pattern, clients, key)), 3)
                 for key in keys
             }
+        told = [
+            share for share in values(rows, POOL, pattern, clients, "hits") if share is not None
+        ]
+        point["hits"] = statistics.median(told) if told else None
         for side in sides:
             if POOL in sides and side != POOL:
                 for key in ("rate", "p50_ms", "p99_ms"):

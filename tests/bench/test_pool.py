@@ -260,6 +260,7 @@ class TestHeadlines:
                 "p90_ms": high,
                 "p99_ms": high,
                 "requests": 9,
+                "hits": None,
                 "wrong": 0,
                 "lost": 1,
             }
@@ -283,6 +284,14 @@ class TestHeadlines:
             "wrong_answers": 0,
             "lost_requests": len(rows),
         }
+
+    def test_hits_are_those_of_all_processes_since_then(self, script):
+        cache = script("rafiqi_cache")
+        before = {"pools": [{"hits": 5, "misses": 1}]}
+        after = {"pools": [{"hits": 7, "misses": 1}, {"hits": 1, "misses": 1}]}
+        assert cache.hits(before, after) == 0.75
+        assert cache.hits(None, None) is None
+        assert cache.hits(after, after) is None
 
     def test_sides_that_were_not_measured_make_no_claim(self, script):
         cache = script("rafiqi_cache")
