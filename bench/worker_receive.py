@@ -35,7 +35,7 @@ from ts.service import Service
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.torchserve.output import LINES, LineHandler
 from shunter.handlers.torchserve.receive import Receiver
-from shunter.handlers.torchserve.serving import answer
+from shunter.handlers.torchserve.connection import answer
 
 NAME = "worker_receive"
 METRICS = """

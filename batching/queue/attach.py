@@ -33,11 +33,14 @@ LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
 LONGEST_S = 10**9
 """Of a batch: as nanoseconds it fits into 64 bits."""
+MOST_POOLS = 64
+"""Processes of several models that a server has."""
 _RANGES = {
     "slo_ns": (0, LONGEST_NS),
     "client_timeout_ns": (0, LONGEST_NS),
     "slot": (-1, SLOT_COUNT - 1),
     "slices": (0, EVERY),
+    "pool": (0, MOST_POOLS),
 }
 
 
@@ -72,6 +75,8 @@ class Attach:
     """Where requests and answers are runs of bytes; None: each has as many bytes as all others."""
     retry: bool = True
     """Whether a request whose worker died may run again that does not say so itself."""
+    pool: int = 0
+    """Number of the process that it shares with other models, from 1; 0: it has its own."""
 
     @property
     def carried_inputs(self) -> tuple[TensorSpec, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -15,6 +16,13 @@ def _variables() -> dict[bytes, bytes]:
     """As this Python keeps them: to decode all of them for each batch would take longer than all
     the rest."""
     return os.environb._data  # type: ignore[attr-defined]
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class ProcessState:
     """Of products of matrices."""
     recursion: int
     folder: str
+    """Empty: it is gone, as that of a model whose server has forgotten it."""
     path: tuple[str, ...]
     environ: dict[bytes, bytes]
 
@@ -49,7 +58,7 @@ class ProcessState:
             deterministic=torch.are_deterministic_algorithms_enabled(),
             precision=torch.get_float32_matmul_precision(),
             recursion=sys.getrecursionlimit(),
-            folder=os.getcwd(),
+            folder=_folder(),
             path=tuple(sys.path),
             environ=dict(_variables()),
         )
@@ -71,8 +80,9 @@ class ProcessState:
             torch.set_float32_matmul_precision(self.precision)
         if sys.getrecursionlimit() != self.recursion:
             sys.setrecursionlimit(self.recursion)
-        if os.getcwd() != self.folder:
-            os.chdir(self.folder)
+        if self.folder and _folder() != self.folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.chdir(self.folder)
         sys.path[:] = self.path
         if _variables() != self.environ:
             for name in _variables().keys() - self.environ.keys():

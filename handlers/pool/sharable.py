@@ -10,7 +10,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -43,6 +44,15 @@ class _Process:
             if callable(value) and (name, key) not in _KEPT_APART
         }
         self.device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def restore(self) -> None:
+        """Undo what can be undone, for the models that stay: signals, and what was replaced."""
+        for each, handler in self.signals.items():
+            if handler is not None and signal.getsignal(each) is not handler:
+                signal.signal(each, handler)
+        for (name, key), value in self.functions.items():
+            if _members(owner := _named(name)).get(key) is not value:
+                setattr(owner, key, value)
 
 
 def _named(name: str) -> Any:
@@ -93,15 +103,19 @@ def load_apart(space: ModelSpace, load: Callable[[], Service]) -> LoadedApart[Se
     with space:
         service = load()
         reasons = _reasons(space, before)
+        if reasons:
+            before.restore()
     return LoadedApart(service, tuple(reasons))
 
 
-def run_apart(space: ModelSpace, run: Callable[[], Any]) -> tuple[Any, Sequence[str]]:
-    """The same for a first batch: threads and the like often begin with it."""
-    before = _Process()
-    with space:
-        answer = run()
-        return answer, _reasons(space, before)
+@contextmanager
+def seen_changes(space: ModelSpace) -> Iterator[list[str]]:
+    """The same for what a model does inside, in its space; the reasons are there at the end."""
+    before, reasons = _Process(), list[str]()
+    yield reasons
+    reasons += _reasons(space, before)
+    if reasons:
+        before.restore()
 
 
 def _reasons(space: ModelSpace, before: _Process) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from shunter.batching.page.layout import CLASSES, SLOT_COUNT
 from shunter.batching.page.slices import EVERY
-from shunter.batching.queue.attach import RESPONSE_TIMEOUT_S, Attach
+from shunter.batching.queue.attach import MOST_POOLS, RESPONSE_TIMEOUT_S, Attach
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.front_end_link import FrontEndLink
@@ -60,6 +60,7 @@ def link_of(
         *place_of(environ),
         tensors.packing,
         environ.get("SHUNTER_RETRY") != "0",
+        pool_of(environ),
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
@@ -112,6 +113,11 @@ def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
     if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= EVERY:
         slices = 0
     return (slot if 0 <= slot < SLOT_COUNT else -1), slices
+
+
+def pool_of(environ: Mapping[str, str]) -> int:
+    """Number of the process that a worker shares with those of other models, from 1; 0: none."""
+    return max(0, min(_integer(environ.get("SHUNTER_POOL", ""), 10) + 1, MOST_POOLS))
 
 
 def _integer(text: str, base: int) -> int:

@@ -15,7 +15,7 @@ import torch
 from ts.model_loader import ModelLoaderFactory
 
 from shunter.handlers.pool.process_state import ProcessState
-from shunter.handlers.pool.sharable import load_apart, run_apart
+from shunter.handlers.pool.sharable import load_apart, seen_changes
 from shunter.handlers.pool.space import ModelSpace, SpaceError, World
 
 HANDLER = """
@@ -254,7 +254,8 @@ def test_what_cannot_be_shared_is_seen_and_named(world, tmp_path, does, first_ba
         reasons = loaded.reasons
         if first_batch:
             assert not reasons
-            _, reasons = run_apart(space, lambda: ask(loaded.service))
+            with space, seen_changes(space) as reasons:
+                ask(loaded.service)
         assert len(reasons) == 1
         assert REASONS[does] in reasons[0]
     finally:

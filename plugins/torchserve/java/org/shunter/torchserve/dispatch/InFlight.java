@@ -87,6 +87,7 @@ final class InFlight {
             final long now) {
         planner.settle(now, arrivals);
         worker.freeSinceNs = now;
+        sharing.pool.answered(worker, batch, now);
         sharing.progress(batch, now);
         telemetry.answered(batch, worker.group.sloWindow, statuses, now);
         worker.group.batches++;
@@ -122,7 +123,8 @@ final class InFlight {
      * it had not begun goes back to its place in the queue.
      */
     void takeBack(final BatchWorker worker, final Loss loss, final Effects effects) {
-        final Batch running = worker.inFlight.peekFirst();
+        final Batch running =
+                sharing.pool.hasBegun(worker) ? worker.inFlight.peekFirst() : null;
         while (!worker.inFlight.isEmpty()) { // backwards, because what is put back goes in front
             final Batch batch = worker.inFlight.peekLast();
             take(worker, batch);
@@ -141,11 +143,12 @@ final class InFlight {
     }
 
     /** The first worker whose running inference started before that time, or null. */
-    static <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
+    <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
         for (final W worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
                     && batch.heardNs - beforeNs < 0
+                    && sharing.pool.wasFirst(worker, beforeNs)
                     && !batch.entries.get(0).describes()) {
                 return worker;
             }

@@ -171,6 +171,7 @@ public final class Status {
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
         inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
         json.add("in_flight", inFlight);
+        json.addProperty("waits_for_room", served.dispatcher().waitsForRoom());
         json.add("network", NetworkStatus.of(slot, manager.frontEnd()));
         json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
         json.add("slo_attainment", attainment(served));

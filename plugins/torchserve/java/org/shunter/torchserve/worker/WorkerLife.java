@@ -64,6 +64,7 @@ final class WorkerLife implements WorkerConnection.Listener {
                         worker.group,
                         worker.address,
                         worker.gpuId,
+                        worker.pool,
                         served.neighboursOf(worker));
         LOGGER.debug("{} command line: {}", launch.name(), launch.command());
         process = WorkerProcess.start(launch);

@@ -1,0 +1,174 @@
+/*
+ * A seat: what a server starts, watches and kills as the worker of a pooled model.
+ *
+ *     shunter-seat MODULE PYTHON ARGUMENTS...
+ *
+ * PYTHON ARGUMENTS is the worker as it would be without a pool, MODULE the pool process in that
+ * Python. The seat hands over all it has, starts the pool process if there is none, and waits. When
+ * the pool process goes, it ends with status 1; when it ends, the pool process sees that. What they
+ * say is in handlers/pool/handover.py.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "seat.h"
+
+#ifndef SHUNTER_SEAT_SOURCE
+#define SHUNTER_SEAT_SOURCE "shunter-seat-sha256=unknown"
+#endif
+/* So that whoever has the program knows what it was built from. */
+__attribute__((used)) static const char source[] = SHUNTER_SEAT_SOURCE;
+
+#define TRIES 3
+#define PATIENCE_S 30 /* a pool process that takes no seat for so long does nothing else either */
+
+void say(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vdprintf(STDOUT_FILENO, format, values);
+    va_end(values);
+}
+
+int failed(const char *what)
+{
+    say("Seat: %s: %s\n", what, strerror(errno));
+    return -1;
+}
+
+/* Its server goes on with the worker that this process becomes. */
+static void be_alone(const struct seat *seat, int fd, const char *text)
+{
+    static char value[SHUNTER_SEAT_MOST_TEXT + 16];
+    snprintf(value, sizeof(value), "%d:%s", fd, text);
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, 0);
+        setenv(SHUNTER_SEAT_CONTINUES_VARIABLE, value, 1);
+    }
+    unsetenv("SHUNTER_POOL");
+    execvp(seat->worker[0], seat->worker);
+    failed(seat->worker[0]);
+}
+
+/* A front end knows its workers by who has connected, and ends those that hang: this one. */
+static int connect_for(int fd, const char *path)
+{
+    struct sockaddr_un there = {.sun_family = AF_UNIX};
+    struct shunter_seat_word word = {.kind = SHUNTER_SEAT_CONNECTED, .value = ENAMETOOLONG};
+    int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (strlen(path) < sizeof(there.sun_path)) {
+        strcpy(there.sun_path, path);
+        word.value = 0;
+        if (made < 0 || connect(made, (struct sockaddr *)&there, sizeof(there)) < 0) {
+            word.value = errno;
+        }
+    }
+    int result = send_with(fd, &word, sizeof(word), &made, word.value == 0);
+    if (made >= 0) {
+        close(made);
+    }
+    return result;
+}
+
+/*
+ * Wait for a word. 1 with one; 0 when the pool process is gone; -1 when the time is over. A server
+ * that is gone reads no more of what is printed; a pool process that stands still does not say so.
+ */
+static int wait_word(int fd, struct shunter_seat_word *word, int *given, char *text, int timeout_ms)
+{
+    struct pollfd watched[2] = {{.fd = fd, .events = POLLIN}, {.fd = STDOUT_FILENO}};
+    for (;;) {
+        int count = poll(watched, 2, timeout_ms);
+        if (count == 0) {
+            return -1;
+        }
+        if (count > 0 && watched[0].revents) {
+            return hear(fd, word, given, text);
+        }
+        if (count > 0 && watched[1].revents & POLLERR) {
+            exit(1);
+        }
+        if (count > 0) {
+            watched[1].fd = -1; /* it cannot be watched */
+        }
+    }
+}
+
+/* Returns when another try makes sense. */
+static void sit(const struct seat *seat, int fd, int patience_ms)
+{
+    static char text[SHUNTER_SEAT_MOST_TEXT];
+    struct shunter_seat_word word;
+    int given;
+    struct timeval patience = {.tv_sec = 1 + patience_ms / 1000};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    int heard = hand_over(fd, seat) < 0 ? (errno == EAGAIN ? -1 : 0)
+                                        : wait_word(fd, &word, &given, text, patience_ms);
+    struct pollfd now = {.fd = fd, .events = POLLIN};
+    if (heard < 0 && poll(&now, 1, 0) == 0) { /* else another seat has ended it */
+        end_pool(seat);
+    }
+    while (heard > 0) {
+        switch (word.kind) {
+        case SHUNTER_SEAT_END:
+            exit((int)word.value);
+        case SHUNTER_SEAT_ALONE:
+            close(fd);
+            be_alone(seat, given, text);
+            exit(1);
+        case SHUNTER_SEAT_CONNECT:
+            connect_for(fd, text);
+            break;
+        default:
+            break;
+        }
+        if (given >= 0) {
+            close(given);
+        }
+        heard = wait_word(fd, &word, &given, text, -1);
+        if (heard == 0) {
+            say("Seat: the pool process is gone\n");
+            exit(1);
+        }
+    }
+}
+
+int main(int count, char **arguments)
+{
+    const char *number = getenv("SHUNTER_POOL");
+    const char *runtime = getenv("SHUNTER_RUNTIME");
+    const char *patience = getenv("SHUNTER_POOL_PATIENCE_S");
+    if (count < 3 || !number || !runtime) {
+        say("usage: SHUNTER_POOL=K SHUNTER_RUNTIME=FOLDER shunter-seat MODULE PYTHON ...\n");
+        return 2;
+    }
+    static struct seat seat = {.address.sun_family = AF_UNIX};
+    seat.module = arguments[1];
+    seat.worker = arguments + 2;
+    const size_t room = sizeof(seat.address.sun_path);
+    int size = snprintf(seat.address.sun_path, room, "%s/p.%s", runtime, number);
+    if (size < 0 || (size_t)size >= room) {
+        say("Seat: the path %s is too long for a socket\n", runtime);
+        return 1;
+    }
+    snprintf(seat.lock_path, sizeof(seat.lock_path), "%s.lock", seat.address.sun_path);
+    int patience_ms = 1000 * (patience && atoi(patience) > 0 ? atoi(patience) : PATIENCE_S);
+    for (int i = 0; i < TRIES; i++) {
+        int fd = connected_or_started(&seat);
+        if (fd < 0) {
+            return 1;
+        }
+        sit(&seat, fd, patience_ms);
+        close(fd);
+    }
+    say("Seat: no pool process has taken it\n");
+    return 1;
+}
