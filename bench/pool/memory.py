@@ -39,20 +39,21 @@ def processes(mark: str) -> dict[str, list[int]]:
 
 
 def kind_of(command: Sequence[bytes]) -> str:
-    """What a process is, by its command line.
+    """What a process is, by its command line; that of a seat ends with what it stands for.
 
     >>> kind_of([b"/usr/bin/java", b"-jar"])
     'jvm'
-    >>> kind_of([b"python", b"-m", b"shunter.handlers.pool.worker"])
+    >>> kind_of([b"python", b"-P", b"-m", b"shunter.handlers.torchserve.pool.worker"])
     'pool'
     >>> kind_of([b"python", b"model_service_worker.py", b"--sock-name", b"/tmp/a"])
     'workers'
     """
-    if os.path.basename(command[0]) == b"java":
+    name = os.path.basename(command[0])
+    if name == b"java":
         return "jvm"
-    if b"shunter.handlers.pool.worker" in command:
-        return "pool"
-    return "workers" if b"--sock-name" in command else "others"
+    if name == b"shunter-seat" or b"--sock-name" in command:
+        return "workers"
+    return "pool" if any(each.endswith(b".pool.worker") for each in command) else "others"
 
 
 def memory_of(groups: Mapping[str, Sequence[int]]) -> Row:

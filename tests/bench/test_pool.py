@@ -133,7 +133,8 @@ class TestMemory:
         ("command", "kind"),
         [
             (["/usr/lib/jvm/bin/java", "-jar"], "jvm"),
-            (["python", "-m", "shunter.handlers.pool.worker", "--sock-name", "x"], "pool"),
+            (["python", "-P", "-m", "shunter.handlers.torchserve.pool.worker"], "pool"),
+            (["/a/shunter-seat", "shunter.handlers.torchserve.pool.worker", "python"], "workers"),
             (["python", "ts/model_service_worker.py", "--sock-name", "/tmp/x"], "workers"),
             (["python", "-m", "shunter.plugins.control.controller"], "others"),
         ],
