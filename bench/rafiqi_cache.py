@@ -14,7 +14,7 @@ Sides are interleaved, round by round; `on_demand` has fewer rounds of its own l
 request there may take seconds. The pattern `hits` asks for the same four models all the time, in
 turn, so that each is found in hot memory.
 
-    hit_cost_vs_dedicated             p50 of `hits` at concurrency 1
+    hit_cost_vs_dedicated             p50 of `hits` at concurrency 1, of each model (geometric mean)
     zipf_throughput_vs_all_resident   at concurrency 32, against the better of stock and dedicated
                                       in every round
     sequential_p99_vs_stock_on_demand p99 at concurrency 1
@@ -165,7 +165,7 @@ def summarise(rows: list[Row]) -> list[Row]:
             if values(rows, s, pattern, clients, "rate")
         ]
         for side in sides:
-            keys = ("rate", "p50_ms", "p90_ms", "p99_ms", "requests")
+            keys = ("rate", "p50_ms", "model_p50_ms", "p90_ms", "p99_ms", "requests")
             point[side] = {
                 key: round(statistics.median(values(rows, side, pattern, clients, key)), 3)
                 for key in keys
@@ -176,7 +176,7 @@ def summarise(rows: list[Row]) -> list[Row]:
         point["hits"] = statistics.median(told) if told else None
         for side in sides:
             if POOL in sides and side != POOL:
-                for key in ("rate", "p50_ms", "p99_ms"):
+                for key in ("rate", "p50_ms", "model_p50_ms", "p99_ms"):
                     ours = values(rows, POOL, pattern, clients, key)
                     theirs = values(rows, side, pattern, clients, key)
                     pairs = list(zip(ours, theirs, strict=False))  # on demand has fewer rounds
@@ -189,7 +189,7 @@ def headline(rows: list[Row], points: list[Row]) -> Row:
     """The claims, of sides that were measured."""
     found: Row = {}
     cell = {(point["pattern"], point["concurrency"]): point for point in points}
-    key = f"p50_ms_vs_{DEDICATED}"
+    key = f"model_p50_ms_vs_{DEDICATED}"
     if key in cell.get((HITS, 1), {}):
         found["hit_cost_vs_dedicated"] = cell[HITS, 1][key]["median"]
     resident = [s for s in RESIDENT if values(rows, s, "zipf", 32, "rate")]

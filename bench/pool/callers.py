@@ -11,6 +11,7 @@ import http.client
 import itertools
 import json
 import random
+import statistics
 import threading
 import time
 from collections import Counter
@@ -101,6 +102,8 @@ class Ends:
     counts: Counter[str] = field(default_factory=Counter)
     latencies_ms: list[float] = field(default_factory=list)
     """Of right answers."""
+    by_model: dict[str, list[float]] = field(default_factory=dict)
+    """The same."""
     seconds: float = 0.0
 
     @property
@@ -113,16 +116,20 @@ class Ends:
         """Requests without an answer, or with an error."""
         return self.counts.total() - self.counts[RIGHT] - self.wrong
 
-    def add(self, end: str, ms: float) -> None:
+    def add(self, model: str, end: str, ms: float) -> None:
         """Count a request that has ended."""
         self.counts[end] += 1
         if end == RIGHT:
             self.latencies_ms.append(ms)
+            self.by_model.setdefault(model, []).append(ms)
 
     def row(self) -> Row:
         """As it stands in a result."""
         shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
         found = {name: percentile(self.latencies_ms, share) for name, share in shares.items()}
+        # Models differ: the p50 of all of them is that of the one in the middle.
+        p50s = [percentile(each, 0.5) for each in self.by_model.values()]
+        found["model_p50_ms"] = statistics.geometric_mean(p50s) if p50s else float("nan")
         return {
             "requests": self.counts.total(),
             "rate": self.counts[RIGHT] / self.seconds if self.seconds else 0.0,
@@ -158,7 +165,7 @@ def closed_loop(
                 end = caller.ask(model, choose.randrange(SEEDS))
             ms = (time.monotonic() - sent) * 1e3
             with lock:
-                ends.add(end, ms)
+                ends.add(model.name, end, ms)
         caller.close()
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(clients)]
@@ -176,7 +183,8 @@ def ask_each(port: int, models: Sequence[Packed]) -> Ends:
     for seed in range(SEEDS):
         for model in models:
             sent = time.monotonic()
-            ends.add(caller.ask(model, seed), (time.monotonic() - sent) * 1e3)
+            end = caller.ask(model, seed)
+            ends.add(model.name, end, (time.monotonic() - sent) * 1e3)
     caller.close()
     ends.seconds = time.monotonic() - began
     return ends

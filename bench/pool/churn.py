@@ -123,7 +123,7 @@ class Traffic:
             ms = (time.monotonic() - sent) * 1e3
             is_gone = end in GONE and self._churn.may_be_gone(model, before)
             with self._lock:
-                self.ends.add(end, ms)
+                self.ends.add(model.name, end, ms)
                 self.gone += is_gone
                 self.slowest_ms = max(self.slowest_ms, ms)
                 if end != RIGHT and not is_gone and len(self.examples) < 20:

@@ -122,10 +122,17 @@ class TestPatterns:
     def test_only_right_answers_have_a_latency_and_the_rest_is_lost_or_wrong(self, pool):
         ends = pool.callers.Ends(seconds=2)
         for end in ("right", "right", "wrong", "status 503", "TimeoutError"):
-            ends.add(end, 10.0)
+            ends.add("a" if end == "right" else "b", end, 10.0)
         row = ends.row()
         assert (row["requests"], row["wrong"], row["lost"]) == (5, 1, 2)
         assert (row["rate"], row["p99_ms"]) == (1, 10)
+
+    def test_what_is_usual_is_told_of_each_model_and_not_of_the_one_in_the_middle(self, pool):
+        ends = pool.callers.Ends(seconds=1)
+        for model, ms in (("a", 1), ("a", 1), ("b", 100), ("b", 100), ("b", 100)):
+            ends.add(model, "right", float(ms))
+        row = ends.row()
+        assert (row["p50_ms"], row["model_p50_ms"]) == (100, pytest.approx(10))
 
 
 class TestMemory:
@@ -258,6 +265,7 @@ class TestHeadlines:
                 "round": number,
                 "rate": rate,
                 "p50_ms": low,
+                "model_p50_ms": low,
                 "p90_ms": high,
                 "p99_ms": high,
                 "requests": 9,
