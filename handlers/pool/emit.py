@@ -17,12 +17,14 @@ def c_source() -> str:
         ("SEAT_DIGEST", handover.digest(), "of all that is said"),
         ("SEAT_MOST_BYTES", handover.MOST_BYTES, "of a seat's texts"),
         ("SEAT_MOST_TEXT", handover.MOST_TEXT, "bytes behind a word"),
+        ("SEAT_PATIENCE_S", handover.PATIENCE_S, "usually"),
         *((f"SEAT_{each.name}", int(each), "kind of a word") for each in handover.Kind),
     ]
     texts = {
         "SOCKET": handover.SOCKET_VARIABLE,
         "LOCK": handover.LOCK_VARIABLE,
         "CONTINUES": handover.CONTINUES_VARIABLE,
+        "PATIENCE": handover.PATIENCE_VARIABLE,
     }
     lines = [
         f"/* Emitted by {_PROG}. Do not edit. */",

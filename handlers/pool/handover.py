@@ -27,6 +27,9 @@ CONTINUES_VARIABLE = "SHUNTER_CONTINUES"
 """Environment of a worker that was a seat: descriptor of its server's connection, and what was read
 from it, in hexadecimal digits behind a colon."""
 
+PATIENCE_VARIABLE, PATIENCE_S = "SHUNTER_POOL_PATIENCE_S", 30
+"""Environment of a seat: a process that does not take it within that stands still, and is ended."""
+
 HANDOVER = ("magic", "digest", "arguments", "variables", "bytes")
 WORD = ("kind", "value", "bytes")
 """``bytes``: of a text that follows."""

@@ -33,6 +33,18 @@ _BANDWIDTH = 4e9
 """Bytes per second of a copy, until one was measured."""
 
 
+@dataclass
+class Counts:
+    """Since the process began."""
+
+    hits: int = 0
+    """Batches whose weights were all hot."""
+    misses: int = 0
+    swap_s: float = 0.0
+    """That weights took to come."""
+    evictions: int = 0
+
+
 class NotSharable(Exception):
     """A model needs a process of its own; the message says why."""
 
@@ -59,6 +71,7 @@ class PooledModels(Generic[Service]):
         self._models: dict[str, _Pooled[Service]] = {}
         self._coming: dict[str, tuple[Swap, Future[float] | None]] = {}
         """Swaps that are on their way; None: one that could not begin."""
+        self.counts = Counts()
         self._begun: list[Run] = []
         """The batch that is next, as the scheduler knows it."""
         self._served: dict[str, int] = {}
@@ -69,6 +82,17 @@ class PooledModels(Generic[Service]):
     def usual(self) -> ProcessState:
         """What this process was before it had models."""
         return self._world.state
+
+    @property
+    def by_use(self) -> list[str]:
+        """Models in hot memory, the one that was used last at the end."""
+        held = self._cache.held
+        return sorted(held, key=lambda name: held[name].last_used)
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """Bytes of hot memory: those that are used, and those that there are."""
+        return self._cache.used, self._cache.budget
 
     @property
     def hot(self) -> set[str]:
@@ -166,8 +190,15 @@ class PooledModels(Generic[Service]):
         self._begun = self._act(able)
         return self._begun[0].model if self._begun else first.name
 
+    def skip(self) -> None:
+        """What :meth:`next_of` has said is not run."""
+        for each in self._begun:
+            self._scheduler.batch_ended(each)
+        self._begun = []
+
     def _is_urgent(self, each: Waiting, now: float) -> bool:
-        return each.strict or now - each.since >= self._scheduler.rules.ageing_s
+        ageing_s = self._scheduler.rules.ageing_s
+        return each.strict or (ageing_s > 0 and now - each.since >= ageing_s)
 
     def run(self, name: str, batch: Callable[[Service], Any]) -> Any:
         """Let ``batch`` run with a model's service, in its space."""
@@ -179,7 +210,9 @@ class PooledModels(Generic[Service]):
                 return batch(pooled.service)
         runs, self._begun = self._begun or self._act([Waiting(name, time.monotonic())]), []
         try:
-            pooled.hot.settle()
+            is_hit = pooled.hot.settle()
+            self.counts.hits += is_hit
+            self.counts.misses += not is_hit
             with pooled.space.staying():
                 return batch(pooled.service)
         finally:
@@ -217,6 +250,7 @@ class PooledModels(Generic[Service]):
         return runs
 
     def _begin(self, swap: Swap) -> None:
+        self.counts.evictions += len(swap.evict)
         for name in swap.evict:
             self._hot_of(name).drop()
         try:
@@ -234,7 +268,9 @@ class PooledModels(Generic[Service]):
                     self._scheduler.swap_ended(swap, time.monotonic(), failed=True)
             elif done.done():
                 del self._coming[name]
-                self._scheduler.swap_ended(swap, time.monotonic(), done.result())
+                seconds = done.result()
+                self.counts.swap_s += seconds
+                self._scheduler.swap_ended(swap, time.monotonic(), seconds)
 
     def _hot_of(self, name: str) -> HotModel:
         found = self._models[name].hot

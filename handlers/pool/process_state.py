@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import sys
@@ -25,6 +26,11 @@ def _folder() -> str:
         return ""
 
 
+def _logs() -> tuple[int, tuple[logging.Handler, ...], int]:
+    root = logging.root
+    return root.level, tuple(root.handlers), root.manager.disable
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """Seeds, defaults of torch, paths and variables."""
@@ -43,6 +49,8 @@ class ProcessState:
     """Empty: it is gone, as that of a model whose server has forgotten it."""
     path: tuple[str, ...]
     environ: dict[bytes, bytes]
+    logs: tuple[int, tuple[logging.Handler, ...], int]
+    """Of the root logger: its level, its handlers, and up to which level nothing is logged."""
 
     @classmethod
     def now(cls) -> ProcessState:
@@ -61,6 +69,7 @@ class ProcessState:
             folder=_folder(),
             path=tuple(sys.path),
             environ=dict(_variables()),
+            logs=_logs(),
         )
 
     def restore(self) -> None:
@@ -83,6 +92,9 @@ class ProcessState:
         if self.folder and _folder() != self.folder:
             with contextlib.suppress(FileNotFoundError):
                 os.chdir(self.folder)
+        if _logs() != self.logs:
+            logging.root.level, logging.root.handlers[:], logging.root.manager.disable = self.logs
+            logging.root.manager._clear_cache()  # type: ignore[attr-defined]
         sys.path[:] = self.path
         if _variables() != self.environ:
             for name in _variables().keys() - self.environ.keys():

@@ -46,9 +46,12 @@ class Seat:
     errors: int
     """Descriptors of its standard output and error."""
     is_gone: bool = False
+    is_dismissed: bool = False
+    """It was told to go; that it does is no fault."""
 
     def end(self, status: int) -> None:
         """Its process ends with this status."""
+        self.is_dismissed = True
         self._say(word(Kind.END, status))
 
     def be_alone(self, connection: int, received: bytes) -> None:
@@ -56,6 +59,7 @@ class Seat:
 
         ``received``: what was read from it.
         """
+        self.is_dismissed = True
         said = word(Kind.ALONE, text=received.hex().encode())
         with contextlib.suppress(OSError):  # it is gone: that is heard
             socket.send_fds(self.socket, [said], [connection])
@@ -167,7 +171,7 @@ class Reception:
         self._selector.unregister(seat.socket)
         with self._guard:
             seat.is_gone = True
-            is_given_up = self._busy is seat
+            is_given_up = self._busy is seat and not seat.is_dismissed
         if is_given_up:
             _say_if_heard(seat.errors, b"The pool process ends: its batch was given up\n")
             os._exit(LOST)

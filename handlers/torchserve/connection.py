@@ -19,7 +19,7 @@ from ts.service import Service
 from shunter.handlers.placement import allocation
 from shunter.handlers.placement.placement import PREEMPTIBLE_VARIABLE
 from shunter.handlers.sample import SampleError, sample_of, section_of
-from shunter.handlers.torchserve.inbox import Disconnected, ProtocolError
+from shunter.handlers.torchserve.inbox import BUFFER_SIZE, Disconnected, ProtocolError
 from shunter.handlers.torchserve.invocation import Failed, logger, results_of
 from shunter.handlers.torchserve.load_errors import (
     LastError,
@@ -66,10 +66,11 @@ class Connection:
         on_loaded: Callable[[], None] = lambda: None,
         *,
         first: bytes = b"",
+        buffer: int = BUFFER_SIZE,
     ) -> None:
         """``on_loaded`` runs between loading the model and saying so; ``first``: what somebody else
-        has received already."""
-        self.socket, self.receiver = sock, Receiver(sock, first=first)
+        has received already; ``buffer``: bytes of that for messages."""
+        self.socket, self.receiver = sock, Receiver(sock, buffer, first=first)
         self._load_model, self._on_loaded = load_model, on_loaded
         self._service: Service | None = None
         self.link: FrontEndLink | None = None

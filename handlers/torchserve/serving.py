@@ -20,7 +20,7 @@ from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWork
 from shunter.handlers.placement import gentle
 from shunter.handlers.pool.handover import CONTINUES_VARIABLE
 from shunter.handlers.torchserve.connection import DIED, Connection
-from shunter.handlers.torchserve.inbox import Disconnected
+from shunter.handlers.torchserve.inbox import BUFFER_SIZE, Disconnected
 from shunter.handlers.torchserve.invocation import logger
 from shunter.handlers.torchserve.load_errors import LoadFailed
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
@@ -49,9 +49,11 @@ class Worker(TorchModelServiceWorker):
         self.connected = False
         self._on_loaded = on_loaded
 
-    def connection(self, sock: socket.socket, first: bytes = b"") -> Connection:
+    def connection(
+        self, sock: socket.socket, first: bytes = b"", buffer: int = BUFFER_SIZE
+    ) -> Connection:
         """With the server, which has connected. ``first``: what was received of it already."""
-        return Connection(sock, self.load_model, self._on_loaded, first=first)
+        return Connection(sock, self.load_model, self._on_loaded, first=first, buffer=buffer)
 
     def listen(self) -> None:
         """As :meth:`run_server` does, where somebody else accepts."""

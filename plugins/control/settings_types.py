@@ -70,7 +70,10 @@ ByClass = Annotated[tuple[Groups[Entry], Groups[Entry]], BeforeValidator(classes
 
 @section
 class PoolSettings:
-    """Processes in which several models have their workers: ``[pool]``. Read when a server starts."""
+    """Processes in which several models have their workers: ``[pool]``.
+
+    Read when a server starts.
+    """
 
     models: Literal["dedicated", "shared"] = "dedicated"
     """``shared``: all models share them that say nothing of where they run; else those that say

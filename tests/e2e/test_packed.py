@@ -111,7 +111,7 @@ def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
         "outputs": [{"name": "together", "dtype": "int64", "shape": []}],
         "streamed": True,
         "backlog_bytes": 4096,
-        "backlog_ms": 300,
+        "backlog_ms": 2500,
         "stall_ms": 3000,
     }
     config = {"shunter": {"tensors": tensors, "network": "1x1x8"}}

@@ -28,7 +28,6 @@
 __attribute__((used)) static const char source[] = SHUNTER_SEAT_SOURCE;
 
 #define TRIES 3
-#define PATIENCE_S 30 /* a pool process that takes no seat for so long does nothing else either */
 
 void say(const char *format, ...)
 {
@@ -145,7 +144,7 @@ int main(int count, char **arguments)
 {
     const char *number = getenv("SHUNTER_POOL");
     const char *runtime = getenv("SHUNTER_RUNTIME");
-    const char *patience = getenv("SHUNTER_POOL_PATIENCE_S");
+    const char *patience = getenv(SHUNTER_SEAT_PATIENCE_VARIABLE);
     if (count < 3 || !number || !runtime) {
         say("usage: SHUNTER_POOL=K SHUNTER_RUNTIME=FOLDER shunter-seat MODULE PYTHON ...\n");
         return 2;
@@ -160,7 +159,8 @@ int main(int count, char **arguments)
         return 1;
     }
     snprintf(seat.lock_path, sizeof(seat.lock_path), "%s.lock", seat.address.sun_path);
-    int patience_ms = 1000 * (patience && atoi(patience) > 0 ? atoi(patience) : PATIENCE_S);
+    const int said = patience ? atoi(patience) : 0;
+    int patience_ms = 1000 * (said > 0 && said < 1000000 ? said : SHUNTER_SEAT_PATIENCE_S);
     for (int i = 0; i < TRIES; i++) {
         int fd = connected_or_started(&seat);
         if (fd < 0) {

@@ -8,6 +8,7 @@
 #define SHUNTER_SEAT_DIGEST 0x986fcd25670023ULL /* of all that is said */
 #define SHUNTER_SEAT_MOST_BYTES 1048576 /* of a seat's texts */
 #define SHUNTER_SEAT_MOST_TEXT 65536 /* bytes behind a word */
+#define SHUNTER_SEAT_PATIENCE_S 30 /* usually */
 #define SHUNTER_SEAT_TAKEN 1 /* kind of a word */
 #define SHUNTER_SEAT_END 2 /* kind of a word */
 #define SHUNTER_SEAT_ALONE 3 /* kind of a word */
@@ -16,6 +17,7 @@
 #define SHUNTER_SEAT_SOCKET_VARIABLE "SHUNTER_POOL_SOCKET"
 #define SHUNTER_SEAT_LOCK_VARIABLE "SHUNTER_POOL_LOCK"
 #define SHUNTER_SEAT_CONTINUES_VARIABLE "SHUNTER_CONTINUES"
+#define SHUNTER_SEAT_PATIENCE_VARIABLE "SHUNTER_POOL_PATIENCE_S"
 
 struct shunter_handover {
     uint64_t magic;

@@ -19,12 +19,15 @@ from shunter.handlers.pool.models import NotSharable, PooledModels
 from shunter.handlers.pool.process_state import ProcessState
 from shunter.handlers.pool.reception import Seat
 from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.queue.pooled_link import PooledLink
 from shunter.handlers.torchserve.connection import Connection
 from shunter.handlers.torchserve.loaded import holder_of_models
 from shunter.handlers.torchserve.output import LINES
 from shunter.handlers.torchserve.serving import Worker
 from shunter.handlers.torchserve.worker import parse_args
 
+_BUFFER = 64 * 1024
+"""Bytes for messages: there are many connections."""
 Kind = tuple[str, str]
 """Folder and handler of a model."""
 
@@ -60,11 +63,15 @@ class PooledWorker:
         self.seat, self.number = seat, number
         self.name = ""
         """Of its model, which others may have by the same name with another number."""
+        self.title = ""
+        """``NAME/VERSION``."""
         self.is_strict = seat.has.environment.get(b"SHUNTER_CLASS", b"") != b"best_effort"
         self.is_loaded = self.was_refused = False
         self.since = 0.0
         """When its batch that waits was seen."""
         self.connection: Connection | None = None
+        self.link: PooledLink | None = None
+        """To a front end, once it has loaded."""
         self._state = state_of(seat.has, usual)
         self._worker: Worker | None = None
         self._door: socket.socket | None = None
@@ -84,7 +91,7 @@ class PooledWorker:
         self._door = None
         sock.setblocking(True)
         logging.info("Connection accepted: %s.", sock.getsockname())
-        self.connection = self._worker.connection(sock)
+        self.connection = self._worker.connection(sock, buffer=_BUFFER)
         return sock
 
     def watched(self) -> list[socket.socket]:
@@ -109,6 +116,9 @@ class PooledWorker:
 
     def step(self) -> None:
         """Answer the next batch."""
+        if self.link is not None:
+            self.link.run()
+            return
         assert self.connection is not None
         self.connection.step()
 
@@ -125,7 +135,9 @@ class PooledWorker:
         try:
             if why := alone.get((folder, handler)):
                 raise NotSharable(why)
-            self.name = f"{os.fsdecode(bytes(message['modelName']))}#{self.number}"
+            called = os.fsdecode(bytes(message["modelName"]))
+            version = os.fsdecode(self.seat.has.environment.get(b"SHUNTER_MODEL_VERSION", b""))
+            self.name, self.title = f"{called}#{self.number}", f"{called}/{version}"
             models.register(
                 self.name,
                 Path(folder),
@@ -137,6 +149,7 @@ class PooledWorker:
             models.run(self.name, connection.prepare)
             models.try_out(self.name, connection.warm_up)
             models.run(self.name, connection.ready)
+            self.link = PooledLink(connection.link) if connection.link else None
         except NotSharable as error:
             alone[folder, handler] = str(error)
             raise
@@ -156,6 +169,8 @@ class PooledWorker:
         """Let go of what its server has connected to."""
         for each in self.watched():
             each.close()
+        if self.link is not None:
+            self.link.close()
         if self._worker is not None and self._worker.sock_type == "unix":
             with contextlib.suppress(OSError):
                 Path(self._worker.sock_name).unlink()

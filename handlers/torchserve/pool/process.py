@@ -15,6 +15,7 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ts.service import Service
 
@@ -23,9 +24,12 @@ from shunter.allocator.memory.scheduling import Waiting
 from shunter.handlers.placement import allocation, gentle
 from shunter.handlers.pool.models import NotSharable, PooledModels
 from shunter.handlers.pool.reception import Reception, Seat
+from shunter.handlers.pool.report import Report
+from shunter.handlers.pool.seat import POOL, RUNTIME
 from shunter.handlers.torchserve.connection import DIED
 from shunter.handlers.torchserve.inbox import Disconnected
 from shunter.handlers.torchserve.output import LINES
+from shunter.handlers.torchserve.pool.links import Links, OfLink
 from shunter.handlers.torchserve.pool.pooled import Kind, PooledWorker
 from shunter.handlers.torchserve.receive import LOAD
 from shunter.handlers.torchserve.serving import log_lines, use_threads
@@ -54,8 +58,10 @@ def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
     use_threads(threads)
     weights = folder_of(environ)
     assert weights is not None, "who belongs to no server has no seats"
-    pool = PoolProcess(reception, PooledModels(weights, hot_bytes(environ)))
-    pool.serve()
+    models = PooledModels[Service](weights, hot_bytes(environ))
+    report = Report(Path(environ[RUNTIME]), int(environ[POOL]), models)
+    PoolProcess(reception, models, report).serve()
+    report.remove()
     gentle.leave()
     LINES.flush()
     os._exit(0)  # taking the models down one by one would take longer, and gives nothing back
@@ -64,9 +70,11 @@ def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
 class PoolProcess:
     """For the thread that runs the batches."""
 
-    def __init__(self, reception: Reception, models: PooledModels[Service]) -> None:
+    def __init__(
+        self, reception: Reception, models: PooledModels[Service], report: Report
+    ) -> None:
         """``models``: none yet."""
-        self._reception, self._models = reception, models
+        self._reception, self._models, self._report = reception, models, report
         self._selector = selectors.DefaultSelector()
         self._selector.register(reception.wake, selectors.EVENT_READ)
         self._workers: dict[Seat, PooledWorker] = {}
@@ -76,6 +84,9 @@ class PoolProcess:
         self._leaving: list[PooledWorker] = []
         self._alone: dict[Kind, str] = {}
         """Models that cannot be shared, and why."""
+        self._titles: dict[str, str] = {}
+        """Of the models, by their names."""
+        self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
         self._speaks: Seat | None = None
         self._nowhere = os.open(os.devnull, os.O_WRONLY)
         self._count = 0
@@ -88,13 +99,16 @@ class PoolProcess:
             if is_over and self._reception.is_over():
                 return
             self._tidy()
-            is_idle = not (self._loads or self._batches)
-            wait_s = None if self._workers else max(0.0, patience - time.monotonic())
-            for key, _ in self._selector.select(wait_s if is_idle else 0):
-                if key.data is None:
-                    self._hear_news()
-                elif key.data.seat in self._workers:
-                    self._hear(key.data)
+            self._links.look()
+            waits = [self._report.look(self._titles)]
+            if self._loads or self._batches:
+                waits = [0.0]
+            else:
+                patient_s = None if self._workers else max(0.0, patience - time.monotonic())
+                waits += [self._links.wait_s, patient_s]
+            wait_s = min((each for each in waits if each is not None), default=None)
+            for key, _ in self._selector.select(wait_s):
+                self._heed(key.data)
             if self._batches:
                 self._run_batch()
             if self._loads:
@@ -102,13 +116,25 @@ class PoolProcess:
 
     # ---- who is there
 
+    def _heed(self, said: PooledWorker | OfLink | None) -> None:
+        """Something has come; what is of somebody who has left meanwhile has not."""
+        if said is None:
+            self._hear_news()
+        elif isinstance(said, OfLink):
+            self._speak(said.worker.seat)
+            self._links.hear(said.worker)
+        elif said.seat in self._workers:
+            self._hear(said)
+
     def _hear_news(self) -> None:
         os.eventfd_read(self._reception.wake)
         while self._reception.news:
             news = self._reception.news.popleft()
             if news.is_new:
                 self._welcome(news.seat)
-            elif news.connection is None and not news.error:
+            elif news.connection is not None or news.error:
+                self._links.connected(self._workers.get(news.seat), news)
+            else:
                 if worker := self._workers.get(news.seat):
                     self._leave(worker)
                 if news.seat is self._speaks:
@@ -132,25 +158,31 @@ class PoolProcess:
             self._selector.unregister(*worker.watched())
             self._selector.register(worker.accept(), selectors.EVENT_READ, worker)
             return
-        said = worker.look()
+        said = None if worker.name in self._batches else worker.look()
         if said is None:
             return
         if said == LOAD and not worker.is_loaded:
             if worker not in self._loads:
                 self._loads.append(worker)
-        elif said and worker.is_loaded:
-            if worker.name not in self._batches:
-                worker.since = time.monotonic()
-                self._batches[worker.name] = worker
+        elif said and worker.is_loaded and worker.link is None:
+            self._has_batch(worker)
+        elif not said and self._links.server_has_gone(worker):
+            self._selector.unregister(*worker.watched())
         else:
             self._speak(worker.seat)
             logging.info("Frontend disconnected." if not said else DIED)
             self._leave(worker, 1 if said else 0)
 
+    def _has_batch(self, worker: PooledWorker) -> None:
+        if worker.name not in self._batches:
+            worker.since = time.monotonic()
+            self._batches[worker.name] = worker
+
     def _leave(self, worker: PooledWorker, status: int | None = None) -> None:
         """It is served no more. ``status``: of its process, unless that is gone already."""
         if self._workers.pop(worker.seat, None) is None:
             return
+        self._links.remove(worker)
         for each in worker.watched():
             if each in self._selector.get_map():
                 self._selector.unregister(each)
@@ -168,6 +200,7 @@ class PoolProcess:
             return
         for worker in self._leaving:
             worker.close()
+            self._titles.pop(worker.name, None)
             if worker.is_loaded:
                 self._models.unregister(worker.name)
         self._leaving.clear()
@@ -181,12 +214,17 @@ class PoolProcess:
             Waiting(name, each.since, each.is_strict) for name, each in self._batches.items()
         ]
         worker = self._batches.pop(self._models.next_of(waiting))
-        self._do(worker, lambda: self._models.run(worker.name, lambda _: worker.step()))
+        if not self._do(worker, lambda: self._models.run(worker.name, lambda _: worker.step())):
+            self._models.skip()
+        self._links.ran(worker)
         if worker.has_more and worker.seat in self._workers:
             self._hear(worker)
 
     def _load(self, worker: PooledWorker) -> None:
         self._do(worker, lambda: self._load_now(worker))
+        self._links.add(worker)
+        if worker.is_loaded and worker.seat in self._workers:
+            self._titles[worker.name] = worker.title
 
     def _load_now(self, worker: PooledWorker) -> None:
         try:
@@ -197,10 +235,10 @@ class PoolProcess:
             worker.be_alone()
             self._leave(worker)
 
-    def _do(self, worker: PooledWorker, work: Callable[[], object]) -> None:
-        """Work that may last, for a worker whose server may lose patience."""
+    def _do(self, worker: PooledWorker, work: Callable[[], object]) -> bool:
+        """Work that may last, for a worker whose server may lose patience; whether it was begun."""
         if not self._reception.begin(worker.seat):
-            return  # that is news
+            return False  # that is news
         self._speak(worker.seat)
         try:
             work()
@@ -216,6 +254,7 @@ class PoolProcess:
             self._leave(worker, 1)
         finally:
             self._reception.end()
+        return True
 
     def _speak(self, seat: Seat | None) -> None:
         """What is printed from now on is this seat's; None: nobody's."""

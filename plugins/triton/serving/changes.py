@@ -12,6 +12,7 @@ from shunter.batching.page.layout import Claims
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.pools import Pools
 from shunter.plugins.triton.published import AUTO, told_of
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.served import Served, usual_policy, variables_of
@@ -33,6 +34,7 @@ class Changes:
         self._is_over = False
         self.guarded = False
         """Whether the settings may forbid claims of strict."""
+        self.pools = Pools()
 
     def change(
         self,
@@ -79,6 +81,10 @@ class Changes:
         }
         found = Generation(served.model, configuration, cores, variables, self._runtime)
         found.refusals = self._reception.refusals
+        if served.pooled:
+            # Models with one worker each are spread, too.
+            first = served.slot.index if served.slot is not None else 0
+            found.pool = lambda number: self.pools.variables(first + number)
         found.load_s = archive_keys.load_s(served.model)
         more = {"SHUNTER_GENTLE": "1"} if gentle else {}
         if served.workers is not None and (replaced := served.workers.pids):

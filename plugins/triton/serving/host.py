@@ -129,7 +129,7 @@ class TritonHost:
         with self._lock:
             self._check_running()
             served = self._archives.take(archive, name, batch, self.served)
-            self._start(served, None if batch is None and workers == 1 else workers)
+            self._start(served, workers, by_archive=batch is None and workers == 1)
             self._offer(served)
             return self._hosted(served)
 
@@ -143,11 +143,14 @@ class TritonHost:
             for archive, error in loading.run(models):
                 told(archive, error)
 
-    def _start(self, served: Served, workers: int | None = None) -> None:
-        """``workers``: None: as its archive says. Raises HostError: nothing is left of it."""
+    def _start(self, served: Served, workers: int = 1, *, by_archive: bool = True) -> None:
+        """Raises HostError: nothing is left of it."""
         with self._or_nothing(served):
-            usual = (InstanceGroup(workers or 1, 1, served.batch),)
-            configuration = usual if workers else configuration_of(served, usual)
+            if self._pool(served) and workers == 1:
+                workers = self.changes.pools.workers
+            configuration: Configuration = (InstanceGroup(workers, 1, served.batch),)
+            if by_archive:
+                configuration = configuration_of(served, configuration)
             self.repository.write(served.name, served.number, config_of(served))
             self._change(served, configuration)
 
@@ -169,6 +172,12 @@ class TritonHost:
             self._forget(served)
             said = str(error) if isinstance(error, UserError) else f"{served.archive.name}: {error}"
             raise HostError(said) from error
+
+    def _pool(self, served: Served) -> bool:
+        """Whether its workers share processes. Raises HostError."""
+        served.pooled = self.changes.pools.has(served.model.section)
+        served.auto &= not served.pooled
+        return served.pooled
 
     def _change(
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
@@ -250,6 +259,7 @@ class TritonHost:
             LOGGER.error("workers of another host serve %s on: %s", model.name, error)
             self._others = (*self._others, model)
             return None
+        self._pool(served)
         state = states.get(served.key)
         if state is not None and state["pids"]:
             served.strangers = Strangers(state["pids"])

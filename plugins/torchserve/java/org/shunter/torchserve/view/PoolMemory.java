@@ -47,6 +47,11 @@ public final class PoolMemory {
         return found;
     }
 
+    /** One that has ended has no program, even where nobody waits for its end. */
+    private static boolean isAlive(final long pid) {
+        return ProcessHandle.of(pid).flatMap(process -> process.info().command()).isPresent();
+    }
+
     /** Null when it has ended, or did not say who it is. */
     private static JsonObject readOne(final Path file) {
         try {
@@ -55,7 +60,7 @@ public final class PoolMemory {
                     System.currentTimeMillis() - Files.getLastModifiedTime(file).toMillis();
             told.addProperty("age_ms", ageMs);
             told.get("pool").getAsInt();
-            return ProcessHandle.of(told.get("pid").getAsLong()).isPresent() ? told : null;
+            return isAlive(told.get("pid").getAsLong()) ? told : null;
         } catch (IOException | RuntimeException e) { // not a number, not there, ended meanwhile
             return null;
         }

@@ -56,6 +56,7 @@ public final class Status {
         json.add("controller", controller(manager.host(), controller));
         json.add("devices", devices(manager.host().page()));
         json.add("front_end", frontEnd(manager));
+        json.add("pools", PoolMemory.of(manager.host().runtime().path()).get("pools"));
         final JsonArray models = new JsonArray();
         final Map<String, ServedModel> sorted = new TreeMap<>();
         manager.served().forEach(model -> sorted.put(model.name(), model));

@@ -70,6 +70,7 @@ public record WorkerLaunch(
             more.put("SHUNTER_POOL_HOT_MB", Integer.toString(pools.hotMb()));
             more.put("SHUNTER_POOL_THREADS", Integer.toString(pools.threads()));
             more.put("SHUNTER_CLASS", served.settings().defaultClass().label());
+            more.put("SHUNTER_MODEL_VERSION", model.getVersion());
         }
         final boolean choosesGpu = placed.device() == null && gpuId >= 0;
         final SliceSet slices =

@@ -7,18 +7,26 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.shunter.torchserve.dispatch.TestModel.MS;
 import static org.shunter.torchserve.forming.RequestClass.STRICT;
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.page.ControlPage;
+import org.shunter.torchserve.preemption.Hold;
 import org.shunter.torchserve.preemption.PoolRoom;
+import org.shunter.torchserve.preemption.Turns;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.Loss;
 
 /** Models that share one process, with a worker each. */
 class PoolSharingTest {
     private final PoolRoom room = new PoolRoom(0);
+    private final ControlPage page =
+            new ControlPage(ByteBuffer.allocateDirect(ControlLayout.PAGE_SIZE));
+    private final Hold hold = new Hold(page);
+    private final Turns turns = new Turns(page);
     private final List<Model> models = new ArrayList<>();
 
     private final class Model extends TestModel {
@@ -26,7 +34,7 @@ class PoolSharingTest {
         final FakeWorker worker;
 
         Model() {
-            super(100, 0);
+            super(new Dispatcher.Limits(100, 0, 0, false), PoolSharingTest.this.page, hold, turns);
             worker = serve(8)[0];
             models.add(this);
         }
@@ -140,6 +148,18 @@ class PoolSharingTest {
         final Batch second = a.given.get(1);
         assertTrue(second.startNs > answeredNs);
         assertEquals(a.now - 5 * MS, second.startNs);
+    }
+
+    @Test
+    void turnsOfLongAgoHoldNobodyUp() {
+        page.set(ControlLayout.H_EXCLUSIVE, 1);
+        a.strict("a");
+        final TestModel.Request gone = c.strict("c");
+        assertEquals(List.of(), c.given);
+        c.dispatcher.abandon(c.entries.get(gone));
+        page.set(ControlLayout.H_EXCLUSIVE, 0);
+        c.bestEffort("late");
+        assertEquals(List.of("late"), c.worker.running());
     }
 
     @Test
