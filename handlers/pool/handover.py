@@ -28,7 +28,7 @@ CONTINUES_VARIABLE = "SHUNTER_CONTINUES"
 from it, in hexadecimal digits behind a colon."""
 
 PATIENCE_VARIABLE, PATIENCE_S = "SHUNTER_POOL_PATIENCE_S", 30
-"""Environment of a seat: a process that does not take it within that stands still, and is ended."""
+"""Environment of a seat: so long it waits to be taken; then it looks whether to end the process."""
 
 HANDOVER = ("magic", "digest", "arguments", "variables", "bytes")
 WORD = ("kind", "value", "bytes")

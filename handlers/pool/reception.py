@@ -13,6 +13,7 @@ import select
 import selectors
 import socket
 import threading
+import time
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from shunter.handlers.pool.handover import (
 
 _GREET_S = 5.0
 """So long a seat may take to say what it has."""
+_GRACE_S = 0.2
 LOST = 1
 """Status of a process whose batch was given up."""
 
@@ -167,12 +169,20 @@ class Reception:
         except (OSError, EOFError, HandoverError):
             self._lost(seat)
 
+    def _is_given_up(self, seat: Seat) -> bool:
+        """Whether its batch runs, and goes on: one that was just answered is over in no time."""
+        end = time.monotonic() + _GRACE_S
+        while self._busy is seat and not seat.is_dismissed:
+            if time.monotonic() > end:
+                return True
+            time.sleep(0.005)
+        return False
+
     def _lost(self, seat: Seat) -> None:
         self._selector.unregister(seat.socket)
         with self._guard:
             seat.is_gone = True
-            is_given_up = self._busy is seat and not seat.is_dismissed
-        if is_given_up:
+        if self._is_given_up(seat):
             _say_if_heard(seat.errors, b"The pool process ends: its batch was given up\n")
             os._exit(LOST)
         seat.socket.close()

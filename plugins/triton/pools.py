@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -55,8 +56,11 @@ def pools_of(settings: str | None) -> Pools:
 
     What is wrong with them the controller says.
     """
-    named = settings or os.environ.get("SHUNTER_CONFIG")
-    if named or os.path.lexists(Path("shunter.toml")):
+    named = settings or os.environ.get("SHUNTER_CONFIG") or "shunter.toml"
+    text = ""
+    with contextlib.suppress(OSError):
+        text = Path(named).read_text(encoding="latin-1")
+    if "pool" in text:  # to ask costs the start of a Python
         command = [sys.executable, "-P", "-m", "shunter.plugins.control.settings"]
         command += ["--config", settings] if settings else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -28,6 +28,7 @@
 __attribute__((used)) static const char source[] = SHUNTER_SEAT_SOURCE;
 
 #define TRIES 3
+#define ROUNDS 3 /* of patience */
 
 void say(const char *format, ...)
 {
@@ -101,19 +102,37 @@ static int wait_word(int fd, struct shunter_seat_word *word, int *given, char *t
     }
 }
 
+/* A process that is slow, at the start of many, has more time than one that stands still. */
+static int wait_taken(
+    const struct seat *seat, int fd, struct shunter_seat_word *word, int *given, char *text,
+    int patience_ms)
+{
+    for (int round = 1;; round++) {
+        int heard = wait_word(fd, word, given, text, patience_ms);
+        struct pollfd now = {.fd = fd, .events = POLLIN};
+        if (heard >= 0) {
+            return heard;
+        }
+        /* If something is there, another seat has ended it. */
+        if (poll(&now, 1, 0) == 0 && end_pool(seat, round == ROUNDS)) {
+            return 0;
+        }
+    }
+}
+
 /* Returns when another try makes sense. */
 static void sit(const struct seat *seat, int fd, int patience_ms)
 {
     static char text[SHUNTER_SEAT_MOST_TEXT];
     struct shunter_seat_word word;
     int given;
+    int heard = 0;
     struct timeval patience = {.tv_sec = 1 + patience_ms / 1000};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-    int heard = hand_over(fd, seat) < 0 ? (errno == EAGAIN ? -1 : 0)
-                                        : wait_word(fd, &word, &given, text, patience_ms);
-    struct pollfd now = {.fd = fd, .events = POLLIN};
-    if (heard < 0 && poll(&now, 1, 0) == 0) { /* else another seat has ended it */
-        end_pool(seat);
+    if (hand_over(fd, seat) == 0) {
+        heard = wait_taken(seat, fd, &word, &given, text, patience_ms);
+    } else if (errno == EAGAIN) {
+        end_pool(seat, 1);
     }
     while (heard > 0) {
         switch (word.kind) {

@@ -23,8 +23,8 @@ int failed(const char *what);
 /* A connection to the pool process, which is started if there is none; -1 without one. */
 int connected_or_started(const struct seat *seat);
 
-/* End a pool process that does not answer. */
-void end_pool(const struct seat *seat);
+/* End a pool process that does not answer, if it is stopped, or always. Whether it was. */
+int end_pool(const struct seat *seat, int always);
 
 /* Say all that this process has. -1: the pool process is gone; or it stands still, by EAGAIN. */
 int hand_over(int fd, const struct seat *seat);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -103,17 +104,35 @@ int connected_or_started(const struct seat *seat)
     return fd;
 }
 
-/* A process that stands still cannot be asked to go. Whoever has the record lock is it. */
-void end_pool(const struct seat *seat)
+/* Stopped, as /proc says: its third word, behind a name that may have brackets itself. */
+static int stands_still(pid_t process)
+{
+    char path[32];
+    char line[512];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
+    if (fd >= 0) {
+        close(fd);
+    }
+    line[size < 0 ? 0 : size] = '\0';
+    const char *end = strrchr(line, ')');
+    return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+}
+
+/* It cannot be asked to go. Whoever has the record lock is it. */
+int end_pool(const struct seat *seat, int always)
 {
     struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    int ended = 0;
     int lock = open(seat->lock_path, O_RDWR | O_CLOEXEC);
     if (lock >= 0 && fcntl(lock, F_GETLK, &other) == 0 && other.l_type != F_UNLCK &&
-        other.l_pid > 0) {
+        other.l_pid > 0 && (always || stands_still(other.l_pid))) {
         say("Seat: pool process %d does not answer and is ended\n", (int)other.l_pid);
-        kill(other.l_pid, SIGKILL);
+        ended = kill(other.l_pid, SIGKILL) == 0;
     }
     if (lock >= 0) {
         close(lock);
     }
+    return ended;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -10,6 +11,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
 from torch import nn
 from ts.service import Service
 
@@ -20,6 +22,7 @@ from shunter.handlers.pool.process_state import ProcessState
 from shunter.handlers.pool.reception import Seat
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.pooled_link import PooledLink
+from shunter.handlers.sample import section_of
 from shunter.handlers.torchserve.connection import Connection
 from shunter.handlers.torchserve.loaded import holder_of_models
 from shunter.handlers.torchserve.output import LINES
@@ -49,6 +52,15 @@ def _arguments(has: Handover) -> Sequence[str]:
     """Of the worker, without the Python and the module before them."""
     texts = [os.fsdecode(each) for each in has.arguments]
     return texts[texts.index("-m") + 2 :]
+
+
+def is_resident(folder: Path) -> bool:
+    """Whether the weights of an unpacked archive stay hot: ``resident: true`` of its section."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        manifest = json.loads((folder / "MAR-INF/MANIFEST.json").read_bytes())
+        config = yaml.safe_load((folder / manifest["model"]["configFile"]).read_bytes())
+        return section_of(config).get("resident") is True
+    return False  # what is wrong with it is said when it is loaded
 
 
 def _modules_of(service: Service) -> Sequence[nn.Module]:
@@ -143,6 +155,7 @@ class PooledWorker:
                 Path(folder),
                 lambda: connection.loaded(message),
                 _modules_of,
+                resident=is_resident(Path(folder)),
                 state=self._state,
             )
             self.is_loaded = True

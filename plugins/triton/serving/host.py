@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shunter.allocator.memory.host import available_bytes
-from shunter.allocator.planning.configuration import Configuration, InstanceGroup
+from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
@@ -23,7 +23,6 @@ from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
     Served,
     config_of,
-    configuration_of,
     hosted_of,
     record_of,
     status_of,
@@ -146,11 +145,7 @@ class TritonHost:
     def _start(self, served: Served, workers: int = 1, *, by_archive: bool = True) -> None:
         """Raises HostError: nothing is left of it."""
         with self._or_nothing(served):
-            if self._pool(served) and workers == 1:
-                workers = self.changes.pools.workers
-            configuration: Configuration = (InstanceGroup(workers, 1, served.batch),)
-            if by_archive:
-                configuration = configuration_of(served, configuration)
+            configuration = self.changes.first_of(served, workers, by_archive=by_archive)
             self.repository.write(served.name, served.number, config_of(served))
             self._change(served, configuration)
 
@@ -172,12 +167,6 @@ class TritonHost:
             self._forget(served)
             said = str(error) if isinstance(error, UserError) else f"{served.archive.name}: {error}"
             raise HostError(said) from error
-
-    def _pool(self, served: Served) -> bool:
-        """Whether its workers share processes. Raises HostError."""
-        served.pooled = self.changes.pools.has(served.model.section)
-        served.auto &= not served.pooled
-        return served.pooled
 
     def _change(
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
@@ -259,7 +248,7 @@ class TritonHost:
             LOGGER.error("workers of another host serve %s on: %s", model.name, error)
             self._others = (*self._others, model)
             return None
-        self._pool(served)
+        self.changes.is_pooled(served)
         state = states.get(served.key)
         if state is not None and state["pids"]:
             served.strangers = Strangers(state["pids"])

@@ -13,6 +13,7 @@ from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 from shunter.handlers.pool import seat
 from shunter.handlers.sample import Sample
 from shunter.handlers.torchserve.pool import process, worker
+from shunter.handlers.torchserve.pool.pooled import is_resident
 from shunter.nic_frontend import build
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve.archives import UnpackedModel
@@ -309,6 +310,24 @@ def test_a_process_forgets_the_model_of_the_seat_that_has_started_it(monkeypatch
 def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     assert worker.threads_of(environ) == threads
+
+
+@pytest.mark.parametrize(
+    ("config", "resident"),
+    [
+        ("shunter: {resident: true}", True),
+        ("shunter: {resident: false}", False),
+        ("shunter: [", False),
+        ("", False),
+    ],
+)
+def test_the_archive_says_whether_its_weights_stay(tmp_path, config, resident):
+    assert not is_resident(tmp_path)
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF/MANIFEST.json").write_text('{"model": {"configFile": "c.yaml"}}')
+    assert not is_resident(tmp_path)
+    (tmp_path / "c.yaml").write_text(config)
+    assert is_resident(tmp_path) is resident
 
 
 def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(monkeypatch):

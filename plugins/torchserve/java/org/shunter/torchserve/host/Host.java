@@ -164,7 +164,7 @@ public final class Host {
 
     /** What the settings say of processes with several models; they are read when the first is. */
     public synchronized PoolSettings pools() {
-        if (pools == null && !hasSettings()) {
+        if (pools == null && !settingsNamePools()) {
             pools = PoolSettings.of(System.getenv());
         }
         if (pools == null) {
@@ -186,10 +186,19 @@ public final class Host {
         return pools;
     }
 
-    private boolean hasSettings() {
-        return config.getProperty("shunter_config", null) != null
-                || System.getenv("SHUNTER_CONFIG") != null
-                || Files.exists(Path.of("shunter.toml"));
+    /** Whether the settings say anything of them: to ask costs the start of a Python. */
+    private boolean settingsNamePools() {
+        final String variable = System.getenv("SHUNTER_CONFIG");
+        String named = config.getProperty("shunter_config", "");
+        named = named.isEmpty() && variable != null ? variable : named;
+        final Path path =
+                Path.of(System.getProperty("user.dir"))
+                        .resolve(named.isEmpty() ? "shunter.toml" : named);
+        try {
+            return Files.readString(path, StandardCharsets.ISO_8859_1).contains("pool");
+        } catch (IOException e) {
+            return false; // if there should be one, the controller says so
+        }
     }
 
     /** Whether workers and the controller can be ours. */

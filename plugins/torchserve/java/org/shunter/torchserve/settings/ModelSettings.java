@@ -73,6 +73,7 @@ public record ModelSettings(
                             "preemptible",
                             "network",
                             "pool",
+                            "resident",
                             "retry",
                             "wait",
                             "weights"));
@@ -154,6 +155,7 @@ public record ModelSettings(
                     "shunter.groups and shunter.configuration: give one of them");
         }
         checkWeights(map.getOrDefault("weights", "private"));
+        flag("shunter.resident", map.getOrDefault("resident", false)); // its workers read it
         final RequestClass defaultClass =
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
