@@ -30,6 +30,9 @@ from it, in hexadecimal digits behind a colon."""
 PATIENCE_VARIABLE, PATIENCE_S = "SHUNTER_POOL_PATIENCE_S", 30
 """Environment of a seat: so long it waits to be taken; then it looks whether to end the process."""
 
+UNBEGUN = 75
+"""Status of a seat whose process went by another model's batch: nothing of its own had begun."""
+
 HANDOVER = ("magic", "digest", "arguments", "variables", "bytes")
 WORD = ("kind", "value", "bytes")
 """``bytes``: of a text that follows."""
@@ -41,7 +44,8 @@ class Kind(IntEnum):
     """Of a word."""
 
     TAKEN = 1
-    """To the seat: it is served."""
+    """To the seat: it is served; ``value`` is its number. With the descriptor of a page, which
+    begins with the number of the seat for which the process works, or 0."""
     END = 2
     """To the seat: end with ``value`` as status."""
     ALONE = 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import select
 import selectors
@@ -22,6 +23,7 @@ from pathlib import Path
 from shunter.batching.queue.attach import peer_process
 from shunter.handlers.pool.handover import (
     HANDOVER_BYTES,
+    UNBEGUN,
     WORD_BYTES,
     Announced,
     Handover,
@@ -42,6 +44,7 @@ LOST = 1
 class Seat:
     """A seat that is served."""
 
+    number: int
     socket: socket.socket
     has: Handover
     output: int
@@ -54,7 +57,7 @@ class Seat:
     def end(self, status: int) -> None:
         """Its process ends with this status."""
         self.is_dismissed = True
-        self._say(word(Kind.END, status))
+        self._say(word(Kind.END, LOST if status == UNBEGUN else status))
 
     def be_alone(self, connection: int, received: bytes) -> None:
         """Its process goes on as a worker of its own, with its server's connection.
@@ -103,11 +106,17 @@ class Reception:
     wake: int = field(default_factory=lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
     """Readable when there are news."""
     _busy: Seat | None = None
+    _count: int = 0
+    _page: int = field(default_factory=lambda: os.memfd_create("pool", os.MFD_CLOEXEC))
+    _word: mmap.mmap = field(init=False)
+    """Of seats, who see what was done when this process has gone."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
 
     def start(self) -> None:
         """Take seats from now on."""
+        os.truncate(self._page, mmap.PAGESIZE)
+        self._word = mmap.mmap(self._page, mmap.PAGESIZE)
         self.listening.setblocking(False)
         self._selector.register(self.listening, selectors.EVENT_READ)
         threading.Thread(target=self._run, name="reception", daemon=True).start()
@@ -116,10 +125,12 @@ class Reception:
         """Work for this seat begins; false: it has gone."""
         with self._guard:
             self._busy = None if seat.is_gone else seat
+            self._word[:8] = (0 if seat.is_gone else seat.number).to_bytes(8, "little")
             return self._busy is seat
 
     def end(self) -> None:
         """That work has ended."""
+        self._word[:8] = bytes(8)
         self._busy = None
 
     def is_over(self) -> bool:
@@ -148,15 +159,17 @@ class Reception:
             connection, _ = self.listening.accept()
         except OSError:
             return
+        self._count += 1
         try:
-            seat = _greeted(connection)
+            seat = _greeted(connection, self._count)
         except (OSError, HandoverError, EOFError) as error:
             with contextlib.suppress(OSError):
                 print(f"A seat was refused: {type(error).__name__}: {error}", flush=True)
             connection.close()
             return
         self._selector.register(connection, selectors.EVENT_READ, seat)
-        seat._say(word(Kind.TAKEN))
+        with contextlib.suppress(OSError):
+            socket.send_fds(connection, [word(Kind.TAKEN, seat.number)], [self._page])
         self._tell(News(seat, is_new=True))
 
     def _hear(self, seat: Seat) -> None:
@@ -189,7 +202,7 @@ class Reception:
         self._tell(News(seat))
 
 
-def _greeted(connection: socket.socket) -> Seat:
+def _greeted(connection: socket.socket, number: int) -> Seat:
     """What it has. Raises OSError, EOFError, HandoverError."""
     if peer_process(connection)[1] != os.getuid():
         raise HandoverError("it is another user's")
@@ -205,7 +218,7 @@ def _greeted(connection: socket.socket) -> Seat:
             os.close(each)
         raise
     connection.setblocking(True)
-    return Seat(connection, has, *descriptors)
+    return Seat(number, connection, has, *descriptors)
 
 
 def _received(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:

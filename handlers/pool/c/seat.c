@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -102,6 +103,13 @@ static int wait_word(int fd, struct shunter_seat_word *word, int *given, char *t
     }
 }
 
+/* What the pool process last said to all: for whom it works. NULL: it cannot be seen. */
+static const _Atomic uint64_t *shared_word(int fd)
+{
+    void *page = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(uint64_t), PROT_READ, MAP_SHARED, fd, 0);
+    return page == MAP_FAILED ? NULL : page;
+}
+
 /* A process that is slow, at the start of many, has more time than one that stands still. */
 static int wait_taken(
     const struct seat *seat, int fd, struct shunter_seat_word *word, int *given, char *text,
@@ -134,6 +142,8 @@ static void sit(const struct seat *seat, int fd, int patience_ms)
     } else if (errno == EAGAIN) {
         end_pool(seat, 1);
     }
+    const uint64_t number = heard > 0 ? (uint64_t)word.value : 0;
+    const _Atomic uint64_t *worked_for = heard > 0 ? shared_word(given) : NULL;
     while (heard > 0) {
         switch (word.kind) {
         case SHUNTER_SEAT_END:
@@ -154,7 +164,7 @@ static void sit(const struct seat *seat, int fd, int patience_ms)
         heard = wait_word(fd, &word, &given, text, -1);
         if (heard == 0) {
             say("Seat: the pool process is gone\n");
-            exit(1);
+            exit(worked_for && *worked_for != number ? SHUNTER_SEAT_UNBEGUN_STATUS : 1);
         }
     }
 }

@@ -8,6 +8,7 @@
 #define SHUNTER_SEAT_DIGEST 0x986fcd25670023ULL /* of all that is said */
 #define SHUNTER_SEAT_MOST_BYTES 1048576 /* of a seat's texts */
 #define SHUNTER_SEAT_MOST_TEXT 65536 /* bytes behind a word */
+#define SHUNTER_SEAT_UNBEGUN_STATUS 75 /* nothing of its model had begun */
 #define SHUNTER_SEAT_PATIENCE_S 30 /* usually */
 #define SHUNTER_SEAT_TAKEN 1 /* kind of a word */
 #define SHUNTER_SEAT_END 2 /* kind of a word */

@@ -11,6 +11,7 @@ import pytest
 from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 
 from shunter.handlers.pool import seat
+from shunter.handlers.pool.handover import UNBEGUN
 from shunter.handlers.sample import Sample
 from shunter.handlers.torchserve.pool import process, worker
 from shunter.handlers.torchserve.pool.pooled import is_resident
@@ -239,7 +240,7 @@ def test_the_process_ends_with_the_batch_that_is_given_up_and_its_seats_come_bac
     alone.a.send(str(gate))
     wait_until("the batch runs", gate.exists)
     os.kill(alone.a.pid, signal.SIGKILL)
-    assert alone.b.status() == 1
+    assert alone.b.status() == UNBEGUN
     wait_until("the process ends", lambda: ended(alone.process))
     c = alone.start("c", 3)
     assert facts(c.ask())[1] not in (alone.process.pid, c.pid)
@@ -247,10 +248,13 @@ def test_the_process_ends_with_the_batch_that_is_given_up_and_its_seats_come_bac
     alone.workers.remove(c)
 
 
-def test_who_takes_no_seat_any_more_is_ended(alone):
+def test_who_takes_no_seat_any_more_is_ended_and_its_seats_know_whose_batch_ran(alone):
+    gate = alone.folder / "running"
+    alone.a.send(str(gate))
+    wait_until("the batch runs", gate.exists)
     os.kill(alone.process.pid, signal.SIGSTOP)
     c = alone.start("c", 3, SHUNTER_POOL_PATIENCE_S="1")
-    assert (alone.a.status(), alone.b.status()) == (1, 1)
+    assert (alone.a.status(), alone.b.status()) == (1, UNBEGUN)
     assert facts(c.ask())[1] != alone.process.pid
     assert ended(alone.process)
 
