@@ -136,6 +136,8 @@ class PooledModels(Generic[Service]):
         hot = HotModel(
             found.weights, found.file.records, data_of(found.file), self._memory, self._copies
         )
+        if not hot.bytes:  # a frozen graph
+            return None
         size = chunks_of(hot.bytes) * CHUNK
         try:
             self._scheduler.devices.register(Model(name, size, resident))

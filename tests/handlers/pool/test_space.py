@@ -269,6 +269,24 @@ def test_what_cannot_be_shared_is_seen_and_named(world, tmp_path, does, first_ba
             handler.child.wait()
 
 
+@pytest.mark.parametrize(
+    ("does", "reasons"),
+    [
+        # As torch._dynamo does to it, whoever imports that first.
+        ("torch.manual_seed = torch._disable_dynamo(torch.manual_seed)", ()),
+        (
+            "import functools; real = torch.manual_seed; "
+            "torch.manual_seed = functools.wraps(real)(lambda seed: real(0))",
+            ("it replaces torch.manual_seed",),
+        ),
+    ],
+)
+def test_what_torch_wraps_of_its_own_is_not_replaced(world, tmp_path, does, reasons, monkeypatch):
+    monkeypatch.setattr(torch, "manual_seed", torch.random.manual_seed)
+    folder = archive(tmp_path / "m", "m", does)
+    assert load_apart(ModelSpace(world, folder), loader(folder)).reasons == reasons
+
+
 def test_machine_code_of_an_archive_is_named(world, tmp_path):
     folder = tmp_path / "m"
     folder.mkdir()
