@@ -58,7 +58,7 @@ public final class Dispatcher {
     private final ModelSlot slot;
     private final LongSupplier clock;
     private final LongConsumer answered;
-    final DispatchState state;
+    private final DispatchState state;
 
     public Dispatcher(
             final String name,

@@ -123,8 +123,7 @@ final class InFlight {
      * it had not begun goes back to its place in the queue.
      */
     void takeBack(final BatchWorker worker, final Loss loss, final Effects effects) {
-        final Batch running =
-                sharing.pool.hasBegun(worker) ? worker.inFlight.peekFirst() : null;
+        final Batch running = worker.inFlight.peekFirst();
         while (!worker.inFlight.isEmpty()) { // backwards, because what is put back goes in front
             final Batch batch = worker.inFlight.peekLast();
             take(worker, batch);

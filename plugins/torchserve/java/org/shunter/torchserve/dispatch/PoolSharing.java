@@ -115,11 +115,6 @@ final class PoolSharing {
         }
     }
 
-    /** Whether the process of a worker has surely begun with what the worker was given first. */
-    boolean hasBegun(final BatchWorker worker) {
-        return worker.room == null || takerOf(worker).hasBegun();
-    }
-
     /** Whether a worker's first batch was before all others in its process already then. */
     boolean wasFirst(final BatchWorker worker, final long atNs) {
         if (worker.room == null) {

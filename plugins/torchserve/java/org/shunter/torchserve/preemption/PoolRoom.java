@@ -155,17 +155,16 @@ public final class PoolRoom {
         return first;
     }
 
-    /**
-     * A batch is over: what is there now is what runs.
-     *
-     * @param answered whether it was; else the process may be ending, and nobody else's batch is to
-     *     blame for that
-     */
-    void ended(final RoomTaker taker, final boolean answered, final long nowNs) {
-        endedNs = answered ? Math.max(endedNs, nowNs) : endedNs;
+    void answered(final RoomTaker taker, final long nowNs) {
+        endedNs = Math.max(endedNs, nowNs);
+        left(taker, nowNs);
+    }
+
+    /** A batch is there no more: what the others have there is what runs. */
+    void left(final RoomTaker taker, final long nowNs) {
         for (final RoomTaker other : active) {
             if (other != taker) {
-                other.isFirst(answered, nowNs);
+                other.becomeFirst(nowNs);
             }
         }
     }

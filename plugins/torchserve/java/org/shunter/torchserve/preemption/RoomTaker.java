@@ -36,8 +36,6 @@ public final class RoomTaker {
     private volatile long firstSinceNs = LONG_AGO_NS;
 
     private volatile boolean first = true;
-    /** Whether what was before it was answered, or there was nothing. */
-    private volatile boolean begun = true;
 
     RoomTaker(final PoolRoom room, final Runnable decide, final long number) {
         this.room = room;
@@ -72,13 +70,12 @@ public final class RoomTaker {
 
     private void tell(final int batches, final long nowNs) {
         if (batches < held) {
-            room.ended(this, false, nowNs);
+            room.left(this, nowNs);
         } else if (batches > held) {
             served = room.nextGiven();
             servedNs = nowNs;
             if (held == 0) {
                 first = !room.othersHold(this);
-                begun = first;
                 firstSinceNs = nowNs;
             }
         }
@@ -170,15 +167,14 @@ public final class RoomTaker {
     /** One of its batches was answered. */
     public void answered(final long nowNs) {
         synchronized (room) {
-            room.ended(this, true, nowNs);
+            room.answered(this, nowNs);
         }
     }
 
     /** What was before its batch is over. */
-    void isFirst(final boolean answered, final long nowNs) {
+    void becomeFirst(final long nowNs) {
         if (!first) {
             firstSinceNs = nowNs;
-            begun = answered;
             first = true;
         }
     }
@@ -190,10 +186,5 @@ public final class RoomTaker {
 
     public long firstSinceNs() {
         return firstSinceNs;
-    }
-
-    /** Whether the process has surely begun with its oldest batch. */
-    public boolean hasBegun() {
-        return begun;
     }
 }

@@ -103,28 +103,6 @@ class PoolSharingTest {
     }
 
     @Test
-    void whatStoodBehindABatchThatDiedIsNotBlamedAndRunsAgain() {
-        a.strict("a");
-        final TestModel.Request once =
-                b.offer(new TestModel.Request("b", "b"), STRICT, 0, Rerun.NEVER);
-        a.worker.die();
-        b.worker.die();
-        b.worker.comeBack();
-        b.worker.answer();
-        assertEquals(List.of(200), once.statuses);
-    }
-
-    @Test
-    void whatHadBegunWhenItsProcessDiedIsBlamed() {
-        a.strict("a");
-        final TestModel.Request once =
-                b.offer(new TestModel.Request("b", "b"), STRICT, 0, Rerun.NEVER);
-        a.worker.answer();
-        b.worker.die();
-        assertEquals(List.of(500), once.statuses);
-    }
-
-    @Test
     void timeBehindABatchOfAnotherModelIsNotTheBatchsOwn() {
         final Loss loss = Loss.timedOut("told to");
         a.strict("a");

@@ -194,7 +194,7 @@ class ScheduleTest {
             final Batch running = worker.inFlight.peekFirst();
             final Loss.Kind kind =
                     random.nextInt(3) == 0 ? Loss.Kind.TIMED_OUT : Loss.Kind.DIED;
-            final boolean begun = hasBegun(worker, running);
+            final boolean begun = running != null && running.sent;
             final List<Entry> ran = begun ? List.copyOf(running.entries) : List.of();
             for (final Entry entry : ran) {
                 final Fate fate = fate(entry);
@@ -205,13 +205,6 @@ class ScheduleTest {
                                 || entry.rerun != Rerun.ALWAYS && kind == Loss.Kind.TIMED_OUT;
             }
             worker.lose(new Loss(kind, 500, "told to"));
-        }
-
-        /** Not while its process may have run a batch of another model. */
-        private boolean hasBegun(final FakeWorker worker, final Batch running) {
-            return running != null
-                    && running.sent
-                    && dispatcher.state.sharing.pool.hasBegun(worker);
         }
 
         private void comeBack() {
@@ -243,7 +236,7 @@ class ScheduleTest {
         /** Deliberately; what it ran may run again unless it must not run twice. */
         private void end(final FakeWorker worker) {
             final Batch running = worker.inFlight.peekFirst();
-            if (hasBegun(worker, running)) {
+            if (running != null && running.sent) {
                 for (final Entry entry : running.entries) {
                     fate(entry).isOver |= entry.rerun == Rerun.NEVER;
                 }

@@ -317,27 +317,24 @@ class PoolRoomTest {
     void whatStandsBehindAnotherBeginsWhenThatIsAnswered() {
         final Model a = model("a").offer(STRICT);
         final Model b = model("b").offer(STRICT);
-        assertTrue(a.taker.isFirst() && a.taker.hasBegun());
-        assertFalse(b.taker.isFirst() || b.taker.hasBegun());
+        assertTrue(a.taker.isFirst());
+        assertFalse(b.taker.isFirst());
         now = 5;
         a.answer();
-        assertTrue(b.taker.isFirst() && b.taker.hasBegun());
+        assertTrue(b.taker.isFirst());
         assertEquals(5, b.taker.firstSinceNs());
         assertEquals(5, room.endedNs());
     }
 
     @Test
-    void whatStoodBehindOneThatWasLostIsNotToBlame() {
+    void whatStandsBehindAnotherIsFirstWhenThatIsLost() {
         final Model a = model("a").offer(STRICT);
         final Model b = model("b").offer(STRICT);
         now = 5;
         a.die();
         assertTrue(b.taker.isFirst());
-        assertFalse(b.taker.hasBegun());
         assertEquals(5, b.taker.firstSinceNs());
-        b.die();
-        b.event(() -> b.ready = true);
-        assertTrue(b.taker.isFirst() && b.taker.hasBegun());
+        assertTrue(room.endedNs() < 0);
     }
 
     @Test
