@@ -3,9 +3,10 @@
 Callers ask all models of a pool at random and compare every answer: the model's name and its
 numbers. Meanwhile some of the models are unregistered and registered all the time, and one
 after the other workers are killed (SIGKILL) or stopped (SIGSTOP): the processes that the server
-has started for models, which are the seats of a pool, and the pool's own. A stopped
-one goes on only when nobody has replaced it. The next fault comes when all models that stay have
-their workers again. A request for a model that is just unregistered may be answered 404 or 503; all
+has started for models, which are the seats of a pool, and the pool's own. A stopped process of the
+pool is replaced after the server's patience (SHUNTER_POOL_PATIENCE_S, here --patience); what nobody
+has replaced long after that goes on. The next fault comes when all models that stay have their
+workers again. A request for a model that is just unregistered may be answered 404 or 503; all
 others must be answered, and rightly.
 
     lost_requests            without a right answer
@@ -69,14 +70,16 @@ def strike(server: PoolServer, fault: str, choose: random.Random) -> Row | None:
     return None
 
 
-def back_again(server: PoolServer, steady: Sequence[Packed], row: Row) -> None:
-    """Until all that stay are ready, and answer; a victim that nobody has ended goes on."""
+def back_again(server: PoolServer, steady: Sequence[Packed], row: Row, patience_s: int) -> None:
+    """Until all that stay are ready; a victim that nobody has ended goes on."""
     began, victim = time.monotonic(), row.pop("victim")
+    # A worker is not missed when nobody asks it, a stopped seat never.
+    longest_s = 3 * RESPONSE_TIMEOUT_S + ("pool" in row["fault"]) * 2 * patience_s
     while time.monotonic() < began + AGAIN_S:
         if not (still := victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE):
             if server.are_ready(steady):
                 break
-        elif time.monotonic() > began + 3 * RESPONSE_TIMEOUT_S:
+        elif time.monotonic() > began + longest_s:
             break
         time.sleep(0.1)
     row["still_there"] = still
@@ -104,7 +107,7 @@ def soak(server: PoolServer, packed: list[Packed], args: argparse.Namespace) -> 
                 print(f"there is nothing to {wanted.pop(0)}", file=sys.stderr)
                 continue
             wanted.append(wanted.pop(0))
-            back_again(server, steady, row)
+            back_again(server, steady, row, args.patience)
             faults.append(row)
             report(row, traffic, (end - time.monotonic()) / 60)
             keep(NAME, args.quick, {"faults": faults, "ends": dict(traffic.ends.counts)})
@@ -170,10 +173,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=40, help="requests/s at most; default 40")
     parser.add_argument("--pool-workers", type=int, default=2, help="default 2")
     parser.add_argument("--hot-mb", type=int, help="of all workers; default: half of the weights")
+    parser.add_argument("--patience", type=int, help="seconds; default 30, quick 3")
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS))
     args = parser.arguments()
     quick = args.quick
     args.minutes = args.minutes or (1.0 if quick else 20.0)
+    args.patience = args.patience or (3 if quick else 30)
     args.models = args.models or (6 if quick else 20)
     args.changing = args.changing or (2 if quick else 6)
     return args
@@ -189,7 +194,12 @@ def main() -> None:
         half = round(sum(each.bytes for each in packed) / 2**21)
         hot_mb = max(32, (args.hot_mb or half) // args.pool_workers)
         with PoolServer(
-            args.side, store, models=packed, hot_mb=hot_mb, workers=args.pool_workers
+            args.side,
+            store,
+            models=packed,
+            hot_mb=hot_mb,
+            workers=args.pool_workers,
+            patience_s=args.patience,
         ) as server:
             row = soak(server, packed, args)
     samples = row.pop("samples")

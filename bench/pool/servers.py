@@ -34,9 +34,11 @@ class PoolServer:
         hot_mb: int = 2048,
         workers: int = 2,
         queue: int = 100,
+        patience_s: int | None = None,
     ) -> None:
         """``models``: those that are registered when it starts; ``workers``: of the pool;
-        ``hot_mb``: hot memory of the pool; ``queue``: requests that may wait for a model."""
+        ``hot_mb``: hot memory of each; ``queue``: requests that may wait for a model;
+        ``patience_s``: after which a process of the pool that is stopped is replaced."""
         self.side, self._mark = side, os.urandom(8).hex()
         settings = store / f"{self._mark}.toml"
         lines = ["[pool]", 'models = "shared"', f"workers = {workers}", f"hot_mb = {hot_mb}"]
@@ -45,6 +47,8 @@ class PoolServer:
         settings.write_text(text, encoding="utf-8")
         # Of the stock worker and of dedicated ones, which leave threads to the environment.
         env = {"OMP_NUM_THREADS": "1", "SHUNTER_CONFIG": str(settings), MARK: self._mark}
+        if patience_s is not None:
+            env["SHUNTER_POOL_PATIENCE_S"] = str(patience_s)
         config = {"default_workers_per_model": "1", "job_queue_size": str(queue)}
         self.server = Server(
             model_store=store,
