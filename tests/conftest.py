@@ -47,6 +47,9 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+# Workers of the tests do not stand behind the other tests for long; these want all there is.
+os.environ.setdefault("SHUNTER_PATIENCE_S", "2")
+
 # A shell starts its background jobs deaf to Ctrl-C, and so would be every process of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -68,6 +68,7 @@ void shunter_give(
     }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
     batch.given_ns = now_ns;
+    batch.in_set = state->member && shunter_set_give(state->member, batch.class, now_ns);
     state->held[place] = batch;
     shunter_set(
         shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + 8 * place),
@@ -185,11 +186,15 @@ static uint32_t finish_early(
 
 static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
     struct shunter_worker_state *state = &served->workers[worker];
-    const uint64_t began_ns = state->began_ns;
+    uint64_t began_ns = state->began_ns;
     state->done++;
     served->in_flight--;
     const struct shunter_held *batch = &state->held[state->done % SHUNTER_AHEAD];
     const uint64_t at_ns = done_ns(served, worker, began_ns, now_ns);
+    if (batch->in_set) {
+        state->disturbed |=
+            !shunter_set_end(state->member, batch->class, at_ns, now_ns, &began_ns);
+    }
     const bool more = shunter_in_flight(state) > 0;
     const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];
     state->free_since_ns = at_ns;
@@ -243,6 +248,7 @@ int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t
     }
     struct shunter_worker_state *state = &served->workers[worker];
     shunter_collect(served, now_ns);
+    shunter_worker_leaves_set(served, worker, now_ns);
     state->present = false;
     served->gathered_bytes +=
         shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_GATHERED));

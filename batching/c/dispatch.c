@@ -93,6 +93,16 @@ static uint64_t waiting_since_ns(const struct shunter_served *served) {
     return since_ns;
 }
 
+/* Workers in sets: what was not used goes to others, and what waits is told. */
+static void settle(struct shunter_served *served, uint64_t now_ns) {
+    const bool waits[SHUNTER_CLASSES] = {served->lists[0].count, served->lists[1].count};
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        if (served->workers[i].member) {
+            shunter_set_settle(served->workers[i].member, waits, now_ns);
+        }
+    }
+}
+
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     uint64_t next = SHUNTER_NEVER;
     shunter_refuse(served, now_ns);
@@ -103,6 +113,9 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
         next = untaken < next ? untaken : next;
         const uint64_t too_late = too_late_ns(served, now_ns);
         next = too_late < next ? too_late : next;
+    }
+    if (served->members) {
+        settle(served, now_ns);
     }
     const bool wants = served->lists[0].count || served->lists[1].count || served->indirect;
     atomic_store(

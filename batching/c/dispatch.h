@@ -18,6 +18,7 @@
 #include "forming.h"
 #include "policy.h"
 #include "queue.h"
+#include "sets.h"
 #include "telemetry.h"
 
 #define SHUNTER_REFUSED SHUNTER_CLASSES /* the list of what is going to be told so */
@@ -82,6 +83,7 @@ struct shunter_held {
     uint32_t count, rows;
     uint8_t class;
     bool alone;
+    bool in_set; /* it has room there */
     uint64_t given_ns;
 };
 
@@ -96,6 +98,7 @@ struct shunter_worker_state {
     uint64_t progress_ns; /* when it wrote a part of an answer last */
     uint64_t excused_ns; /* of the time that its oldest batch runs: it had to stand still */
     uint64_t free_since_ns;
+    struct shunter_member *member; /* of a set of workers; NULL: it is in none */
     struct shunter_held held[SHUNTER_AHEAD];
 };
 
@@ -117,6 +120,7 @@ struct shunter_served {
     struct shunter_class_list lists[SHUNTER_CLASSES + 1];
     struct shunter_worker_state workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count; /* one more than the highest index in use */
+    uint32_t members;      /* workers that are in sets */
     uint32_t in_flight;    /* batches */
     uint32_t largest; /* cap of the workers that are ready; 0: none is */
     uint64_t largest_since_ns;
@@ -188,6 +192,11 @@ void shunter_give(
 
 int shunter_worker_comes(
     struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell, uint64_t now_ns);
+/* It is in a set from now on, as this member, which rings when the function may decide again. -ENOMEM: it
+ * is none. */
+int shunter_worker_joins(
+    struct shunter_served *served, uint32_t worker, struct shunter_member *member);
+void shunter_worker_leaves_set(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
 /* It gets nothing more. */
 int shunter_worker_drains(struct shunter_served *served, uint32_t worker);
 int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
@@ -206,6 +215,12 @@ uint64_t shunter_worker_busy_ns(
 bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker);
 /* Bytes of inputs that workers have copied. */
 uint64_t shunter_gathered_bytes(const struct shunter_served *served);
+
+/* For one that is in a set: of how many batches of it one of this class would be behind now; -1: it has
+ * no room. It is kept until the batch is given, or the decision is over. */
+int shunter_room(
+    const struct shunter_served *served, const struct shunter_worker_state *state, uint8_t class,
+    uint64_t now_ns);
 
 /* Whether strict requests wait or run. */
 bool shunter_has_strict_work(const struct shunter_served *served);

@@ -2,6 +2,7 @@
  * Which waiting requests go to which workers now: the sequence of BatchPlanner and BatchSplit of the
  * JVM, so that the same arrivals become the same batches.
  */
+#include <limits.h>
 #include <string.h>
 
 #include "plan.h"
@@ -11,12 +12,25 @@
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static void collect_free(struct plan *plan) {
+/* Of how many batches of others one would be behind; -1: its set has no room. */
+static int room_at(
+    const struct plan *plan, const struct shunter_worker_state *worker, uint8_t class) {
+    return worker->member ? shunter_room(plan->served, worker, class, plan->now_ns) : 0;
+}
+
+/* Where none of another model runs, if there is such a worker. */
+static void collect_free(struct plan *plan, uint8_t class) {
+    int least = INT_MAX;
     plan->free_count = 0;
     for (uint32_t i = 0; i < plan->served->worker_count; i++) {
         const struct shunter_worker_state *worker = worker_of(plan, i);
         if (shunter_is_ready(worker) && !shunter_in_flight(worker)) {
-            plan->free[plan->free_count++] = i;
+            const int behind = room_at(plan, worker, class);
+            if (behind >= 0 && behind <= least) {
+                plan->free_count = behind < least ? 0 : plan->free_count;
+                least = behind;
+                plan->free[plan->free_count++] = i;
+            }
         }
     }
 }
@@ -29,7 +43,7 @@ static uint32_t add_busy(const struct plan *plan, uint32_t *workers, uint32_t co
     for (uint32_t i = 0; i < plan->served->worker_count; i++) {
         const struct shunter_worker_state *worker = worker_of(plan, i);
         const bool was_busy = shunter_in_flight(worker) == 1 && worker->began_ns < plan->now_ns;
-        if (shunter_is_ready(worker) && was_busy &&
+        if (shunter_is_ready(worker) && was_busy && !worker->member && // others may go before it
             shunter_busy_ns(plan->served, worker, plan->now_ns) > 0) {
             workers[count++] = i;
         }
@@ -159,6 +173,7 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     const struct shunter_worker_state *worker = worker_of(plan, to);
     if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits ||
         served->streamed ||
+        (worker->member && !shunter_set_sends_ahead(worker->member, class)) ||
         shunter_most_urgent_of(served, class, worker->cap) < 0) {
         return false;
     }
@@ -174,7 +189,8 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
            shunter_forming_may_send_ahead(
                served->lists[class].rows, shunter_threshold(served),
                cap_of(plan, to, class), shunter_in_flight(worker), served->policy.ahead, 0,
-               class == 0, running->class == 0, plan->strict_traffic);
+               class == 0, running->class == 0, plan->strict_traffic) &&
+           room_at(plan, worker, class) >= 0;
 }
 
 static void send_ahead(struct plan *plan, uint8_t class) {
@@ -209,7 +225,7 @@ static void release_alone(struct plan *plan, uint8_t class) {
     while (has_alone(plan, class)) {
         const uint32_t rows = served->waiting[served->lists[class].first].rows;
         uint32_t i = 0;
-        collect_free(plan);
+        collect_free(plan, class);
         while (i < plan->free_count && worker_of(plan, plan->free[i])->cap < rows) {
             i++;
         }
@@ -224,7 +240,7 @@ static void release(struct plan *plan, uint8_t class) {
     const struct shunter_class_list *list = &plan->served->lists[class];
     // Again while it helps: a batch that was cut for a deadline leaves requests behind.
     for (uint32_t before = UINT32_MAX, queued = list->rows; queued && queued < before;) {
-        collect_free(plan);
+        collect_free(plan, class);
         if (!plan->free_count) {
             send_ahead(plan, class);
             return;
@@ -259,7 +275,7 @@ uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns) {
     shunter_adaptive_threshold_settle(
         &served->seen.threshold, (int64_t)now_ns, served->seen.arrivals);
     if (best_effort_is_due(&plan)) {
-        collect_free(&plan);
+        collect_free(&plan, BEST_EFFORT);
         if (plan.free_count) {
             shunter_assign(
                 &plan, plan.free[0], BEST_EFFORT, cap_of(&plan, plan.free[0], BEST_EFFORT));

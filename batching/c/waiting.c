@@ -42,6 +42,9 @@ void shunter_served_free(struct shunter_served *served) {
         for (int class = 0; class < SHUNTER_CLASSES; class ++) {
             free(served->lists[class].heap);
         }
+        for (uint32_t worker = 0; worker < served->worker_count; worker++) {
+            shunter_worker_leaves_set(served, worker, 0);
+        }
         free(served->scratch);
         free(served->waiting);
         free(served);

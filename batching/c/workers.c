@@ -32,6 +32,38 @@ int shunter_worker_comes(
     return 0;
 }
 
+int shunter_worker_joins(
+    struct shunter_served *served, uint32_t worker, struct shunter_member *member) {
+    if (!member) {
+        return -ENOMEM;
+    }
+    served->workers[worker].member = member;
+    served->members++;
+    return 0;
+}
+
+void shunter_worker_leaves_set(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    if (state->member) {
+        shunter_set_leave(state->member, now_ns);
+        state->member = NULL;
+        served->members--;
+    }
+}
+
+int shunter_room(
+    const struct shunter_served *served, const struct shunter_worker_state *state, uint8_t class,
+    uint64_t now_ns) {
+    const struct shunter_class_list *list = &served->lists[class];
+    if (shunter_most_urgent_of(served, class, state->cap) < 0) {
+        return -1; // none of them is for it
+    }
+    const struct shunter_want want = {
+        class, served->waiting[list->first].arrival_ns, served->policy.ageing_ns,
+        list->deadlines ? served->waiting[list->heap[0]].deadline_ns : SHUNTER_SET_NO_DEADLINE};
+    return shunter_set_ask(state->member, &want, now_ns);
+}
+
 int shunter_worker_drains(struct shunter_served *served, uint32_t worker) {
     struct shunter_worker_state *state = present(served, worker);
     if (!state) {
@@ -56,9 +88,16 @@ uint64_t shunter_worker_busy_ns(
         return 0;
     }
     const struct shunter_worker_state *state = &served->workers[worker];
+    uint64_t since_ns = state->began_ns;
+    if (state->member) {
+        const uint64_t first_ns = shunter_set_first_since_ns(state->member);
+        if (!first_ns) {
+            return 1; // others run, whose time this is
+        }
+        since_ns = first_ns > since_ns ? first_ns : since_ns;
+    }
     const uint64_t began_ns =
-        (state->progress_ns > state->began_ns ? state->progress_ns : state->began_ns) +
-        state->excused_ns;
+        (state->progress_ns > since_ns ? state->progress_ns : since_ns) + state->excused_ns;
     return now_ns > began_ns ? now_ns - began_ns : 0;
 }
 

@@ -47,6 +47,7 @@ struct running {
     uint64_t begun_ns[SHUNTER_WINDOW];
     uint64_t at[SHUNTER_WINDOW]; /* which request of the schedule */
     uint32_t wanted;             /* requests that could begin but for credit */
+    uint64_t due_ns;             /* when it is to be looked at, though nothing comes */
     bool writes;                 /* its stream did not take all: told when it does */
 };
 
@@ -78,17 +79,23 @@ static uint64_t next_id(const struct running *running) {
 
 /* Begin what is wanted as far as there is credit; how many, or a negative errno. */
 static int fill(struct running *running) {
+    struct shunter_client *client = running->session->client;
     int begun = 0;
     uint64_t next = next_id(running);
+    (void)shunter_client_cork(client, running->wanted > 1);
     for (; running->wanted; running->wanted--, begun++) {
         const int64_t id = begin(running, next);
+        if (id < 0 && id != -EAGAIN) {
+            return (int)id;
+        }
         if (id < 0) {
-            return id == -EAGAIN ? begun : (int)id;
+            break;
         }
         running->begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now_ns();
         next = (uint64_t)id + 1;
     }
-    return begun;
+    const int error = shunter_client_cork(client, 0);
+    return error ? error : begun;
 }
 
 /* Nothing of this session is on its way that would bring credit. */
@@ -125,6 +132,18 @@ static int watch_room(int epoll, struct running *running, uint32_t at) {
     return epoll_ctl(epoll, EPOLL_CTL_MOD, running->session->socket, &event) ? -errno : 0;
 }
 
+/* Wait until something comes, or a session has something to do, at most a tick. */
+static int wait_for(
+    int epoll, const struct running *running, uint32_t count, struct epoll_event *events, int most) {
+    const uint64_t now = now_ns();
+    uint64_t until = now + TICK_NS;
+    for (uint32_t i = 0; i < count; i++) {
+        until = running[i].due_ns < until ? running[i].due_ns : until;
+    }
+    const struct timespec time = {.tv_nsec = until > now ? (long)(until - now) : 0};
+    return epoll_pwait2(epoll, events, most, &time, NULL);
+}
+
 /* ``depth`` requests on their way in every session until the time is over; latencies in ns. */
 int load_closed(
     struct load_session *sessions, uint32_t count, uint32_t depth, uint64_t until_ns,
@@ -152,13 +171,13 @@ int load_closed(
     result->begun = pending;
     while (!error && (pending || now < until_ns) && now < until_ns + PATIENCE_NS) {
         struct epoll_event events[64];
-        int ready = epoll_wait(epoll, events, 64, 1);
+        int ready = wait_for(epoll, running, count, events, 64);
         result->on_way_ns += pending * passed(&now, until_ns);
-        const bool all = now - ticked >= 5 * TICK_NS;
+        const bool all = ready <= 0 || now - ticked >= TICK_NS;
         if (all) {
             ticked = now;
         }
-        const uint32_t looks = all ? count : (uint32_t)(ready > 0 ? ready : 0);
+        const uint32_t looks = all ? count : (uint32_t)ready;
         for (uint32_t r = 0; r < looks && !error; r++) {
             const uint32_t i = all ? r : events[r].data.u32;
             struct shunter_ended ended[SHUNTER_WINDOW];
@@ -191,6 +210,7 @@ int load_closed(
                 }
             }
             error = error ? error : watch_room(epoll, &running[i], i);
+            running[i].due_ns = shunter_client_due_ns(sessions[i].client);
         }
     }
     result->wall_ns = until_ns - start;

@@ -17,7 +17,9 @@ from pathlib import Path
 PATIENCE_S = 15.0
 
 
-def begin(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
+def begin(
+    cpus: Collection[int], near: Collection[int], patience_s: float | None = None
+) -> Callable[[], None]:
     """Take only what others leave, on ``near`` CPUs. Returns what ends it, on ``cpus``."""
 
     def end() -> None:
@@ -29,7 +31,7 @@ def begin(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
         end()
 
     # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(PATIENCE_S, end)
+    timer = threading.Timer(PATIENCE_S if patience_s is None else patience_s, end)
     timer.daemon = True
     timer.start()
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -38,7 +40,9 @@ def begin(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
     return end_now
 
 
-def begin_idle(step_back: Callable[[], None]) -> Callable[[], None]:
+def begin_idle(
+    step_back: Callable[[], None], patience_s: float | None = None
+) -> Callable[[], None]:
     """Load best effort behind everyone else, but not for ever. Returns what ends the load.
 
     ``step_back`` puts this process in its class. A host that has nothing to spare for a while would
@@ -63,7 +67,7 @@ def begin_idle(step_back: Callable[[], None]) -> Callable[[], None]:
             _each_thread(_step_back)
 
     # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(PATIENCE_S, lose_patience)
+    timer = threading.Timer(PATIENCE_S if patience_s is None else patience_s, lose_patience)
     timer.daemon = True
     timer.start()
     step_back()

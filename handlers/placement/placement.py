@@ -20,6 +20,9 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
     the same CPUs as they.
 ``SHUNTER_GENTLE``
     ``1``: until the model is loaded, disturb those who serve as little as possible.
+``SHUNTER_PATIENCE_S``
+    After so many seconds behind everyone else, by ``SHUNTER_GENTLE`` or ``SHUNTER_SCHED``, a load
+    becomes an ordinary one until it is done (15).
 
 An absent or empty variable leaves that part as it is. A place is taken before torch is imported,
 because OpenMP and MKL read their variables once and start threads that inherit the affinity and
@@ -31,6 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +52,7 @@ PREEMPTIBLE_VARIABLE = "SHUNTER_PREEMPTIBLE"
 CGROUP_VARIABLE = "SHUNTER_IDLE_CGROUP"
 SHARE_VARIABLE = "SHUNTER_SHARE_WITH"
 GENTLE_VARIABLE = "SHUNTER_GENTLE"
+PATIENCE_VARIABLE = "SHUNTER_PATIENCE_S"
 AUTO = "auto"
 
 # Every numeric library of a worker must agree, or one of them starts a thread per core.
@@ -90,6 +95,8 @@ class Placement:
     """Pids of the workers it replaces."""
     gentle: bool = False
     """Whether it loads its model behind everyone else."""
+    patience_s: float | None = None
+    """How long it does so at most."""
 
 
 def read_placement(environ: Mapping[str, str]) -> Placement:
@@ -109,6 +116,7 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
         scheduling=scheduling or None,
         share_with=_read_pids(environ.get(SHARE_VARIABLE)),
         gentle=environ.get(GENTLE_VARIABLE) == "1",
+        patience_s=_read_seconds(environ.get(PATIENCE_VARIABLE)),
     )
     if choose and placement.threads is None:
         raise PlacementError(f"{CORES_VARIABLE}={AUTO} needs {THREADS_VARIABLE}")
@@ -131,6 +139,14 @@ def _read_threads(text: str | None) -> int | None:
             f"{THREADS_VARIABLE}={text!r}: must be a whole number from 1 to {MAX_THREADS}"
         )
     return int(text)
+
+
+def _read_seconds(text: str | None) -> float | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text, re.ASCII):
+        raise PlacementError(f"{PATIENCE_VARIABLE}={text!r}: must be a number of seconds")
+    return float(text)
 
 
 def _read_pids(text: str | None) -> tuple[int, ...]:
@@ -164,14 +180,18 @@ class Place:
             if not environ.get("OMP_WAIT_POLICY"):
                 environ.setdefault(SPIN_VARIABLE, SPINS)
             must = environ.get(PREEMPTIBLE_VARIABLE) != "1"
-            self._end_gentle = gentle.begin_idle(lambda: _yield_to_others(must=must))
+            self._end_gentle = gentle.begin_idle(
+                lambda: _yield_to_others(must=must), placement.patience_s
+            )
             if group := environ.get(CGROUP_VARIABLE):
                 _join(Path(group))
         elif placement.gentle and gentle.can_return_from_idle():
             mine = os.sched_getaffinity(0)
             # A library that binds its threads does so to the CPUs that it finds at its start.
             binds = any(environ.get(name) for name in BINDING_VARIABLES)
-            self._end_gentle = gentle.begin(mine, mine if binds else near)
+            self._end_gentle = gentle.begin(
+                mine, mine if binds else near, placement.patience_s
+            )
 
     def settle(self) -> None:
         """The model is loaded: take the whole place, at the usual priority or at that of idle."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shunter.batching.page.layout import CLASSES, SLOT_COUNT
-from shunter.batching.page.slices import EVERY
+from shunter.batching.page.slices import EVERY, SliceSet
 from shunter.batching.queue.attach import MOST_POOLS, RESPONSE_TIMEOUT_S, Attach
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.device_model import device_model
@@ -61,6 +61,7 @@ def link_of(
         tensors.packing,
         environ.get("SHUNTER_RETRY") != "0",
         pool_of(environ),
+        _slices(environ),
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
@@ -109,10 +110,14 @@ def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
     still for strict requests would do so for its own, so it wants nothing.
     """
     slot = _integer(environ.get("SHUNTER_SLOT", ""), 10)
-    slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
-    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= EVERY:
-        slices = 0
+    slices = 0 if environ.get("SHUNTER_PREEMPTIBLE") == "1" else _slices(environ)
     return (slot if 0 <= slot < SLOT_COUNT else -1), slices
+
+
+def _slices(environ: Mapping[str, str]) -> SliceSet:
+    """Where it runs; 0: what is said makes no sense."""
+    slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
+    return slices if 0 <= slices <= EVERY else 0
 
 
 def pool_of(environ: Mapping[str, str]) -> int:

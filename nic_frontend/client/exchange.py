@@ -107,6 +107,8 @@ class Exchange(Connection):
         """As many as are worth a look at what has come meanwhile; False: not all of these."""
         room = BURST_BYTES
         try:
+            if len(self.waiting) > 1:
+                core.cork(True)
             while self.waiting and core.may_begin and room > 0:
                 call = self.waiting[0]
                 if call.within not in (None, core):  # there it means nothing
@@ -115,9 +117,11 @@ class Exchange(Connection):
                 left_ns = call.deadline_ns - self.now
                 call.req_id = core.start(call, max(1, left_ns // 1000) if call.deadline_ns else 0)
                 if not call.req_id:
+                    core.cork(False)
                     return False
                 self.running[call.req_id] = self.waiting.popleft()
                 room -= call.inputs[0].size if call.rows else core.request_bytes
+            core.cork(False)
         except OSError as lost:
             self.lose(reason_of(lost))
             return False

@@ -40,6 +40,7 @@ def functions() -> ctypes.CDLL:
     found.shunter_aead_is_there.restype = c_bool
     found.shunter_client_new.argtypes = [POINTER(Settings), POINTER(c_void_p)]
     found.shunter_client_free.argtypes = [c_void_p]
+    found.shunter_client_cork.argtypes = [c_void_p, c_uint32]
     found.shunter_client_begin.argtypes = [
         *(c_void_p, c_void_p, c_void_p, c_uint64, c_uint32, c_uint32),
     ]
@@ -163,6 +164,10 @@ class NativeClient:
             return int(result)
         return 0 if result == -errno.EAGAIN else check(result, "sending")
 
+    def cork(self, corked: bool) -> None:
+        """Let small requests that begin go together, until they shall go. Raises OSError."""
+        check(self._c.shunter_client_cork(self.handle, corked), "sending")
+
     def poll(self, until_ns: int, spin: bool = False) -> list[tuple[int, int]]:
         """Numbers and statuses of requests that have ended; none when the time is over.
 
@@ -235,10 +240,11 @@ class NativeClient:
 
     def close(self) -> None:
         """Free what C holds."""
-        if self.handle is not None:
+        handle = self.handle
+        if handle is not None:
             self._live = Numbers.from_buffer_copy(self._live)
-            self._c.shunter_client_free(self.handle)
-            self.handle = None
+            self.handle = None  # first: a signal's handler may raise as soon as C has come back
+            self._c.shunter_client_free(handle)
 
     def __del__(self) -> None:
         """What nobody closed."""

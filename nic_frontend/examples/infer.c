@@ -71,7 +71,7 @@ static int ask(
     }
     while (ended < requests) {
         struct shunter_result results[SHUNTER_MOST_AT_ONCE];
-        int64_t number = 0;
+        int64_t number = shunter_cork(session, 1); // they go together, with the poll
         while (begun < requests && number >= 0) {
             number = shunter_begin(session, from, into, &options);
             begun += number > 0;

@@ -54,11 +54,12 @@ class DataPath:
         *,
         spin_us: int,
         strangers: int = -1,
+        sets: int | None = None,
     ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
         ``strangers``: of the socket by which hellos come, if it is another one. ``landing`` must
-        stay mapped. Raises LibraryError.
+        stay mapped. ``sets``: address of those that its workers may be in. Raises LibraryError.
         """
         found = require()
         self._library = found
@@ -67,6 +68,7 @@ class DataPath:
         settings = SettingsStruct(
             *(udp, strangers, doorbell, wake, spin_us * 1000),
             *(landing.mapping.address, landing.most),
+            sets=sets,
         )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
@@ -83,7 +85,9 @@ class DataPath:
 
     def close(self) -> None:
         """Free everything; streams are closed."""
-        self._library.shunter_server_free(self._handle)
+        handle, self._handle = self._handle, c_void_p()  # a second time there is nothing to free
+        if handle:
+            self._library.shunter_server_free(handle)
 
     def why_no_encryption(self) -> str:
         """Empty when it can encrypt."""
@@ -188,9 +192,9 @@ class DataPath:
         _, blocks = self._queues.pop(func_id)
         self._landing.need_less(blocks)
 
-    def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
-        """It gets batches of at most ``cap`` from now on."""
-        which = func_id, worker, cap, doorbell
+    def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int, pool: int) -> None:
+        """It gets batches of at most ``cap`` from now on; ``pool``: as it attached."""
+        which = func_id, worker, cap, doorbell, pool
         check(self._library.shunter_server_add_worker(self._handle, *which), f"worker {worker}")
 
     def drain_worker(self, func_id: int, worker: int) -> None:

@@ -26,7 +26,7 @@ from shunter.nic_frontend.server.listeners import (
     naming,
     unix_socket,
 )
-from shunter.nic_frontend.server.loops import Loop, Loops, Shared
+from shunter.nic_frontend.server.loops import Loop, Loops, Shared, WorkerSets
 from shunter.nic_frontend.server.readiness import Readiness
 from shunter.nic_frontend.server.reception import NewStreams, Reception
 
@@ -139,7 +139,9 @@ class FrontEnd:
         ready.watch(self._stop_event, self._on_stop)
         if settings.gro:
             self.udp.set_gro()
-        path = self.path = Loops([self._loop(each) for each in self.udp.loops])
+        sets = WorkerSets()
+        self._closing.append(sets.close)
+        path = self.path = Loops([self._loop(each, sets) for each in self.udp.loops])
         path.limit()
         if settings.xdp:
             splits, how = path.split(settings.xdp)
@@ -160,7 +162,7 @@ class FrontEnd:
             path, functions, keys, encrypt=settings.encrypt, strict=settings.strict
         )
 
-    def _loop(self, udp: socket.socket) -> Loop:
+    def _loop(self, udp: socket.socket, sets: WorkerSets) -> Loop:
         """That of a socket."""
         settings, is_main = self.settings, udp is self.udp.main
         strangers = self.udp.strangers if is_main else None
@@ -173,6 +175,7 @@ class FrontEnd:
             landing,
             spin_us=settings.spin_us,
             strangers=strangers.fileno() if strangers else -1,
+            sets=sets.address,
         )
         return Loop(path, shared, is_main=is_main)
 

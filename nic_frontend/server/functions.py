@@ -183,7 +183,8 @@ class Functions:
         descriptors = [shared.udp, doorbell, shared.doorbell, shared.landing.reader]
         descriptors += function.queue.descriptors
         try:
-            self._path.add_worker(function.id, worker.index, attach.batch, doorbell)
+            which = function.id, worker.index
+            self._path.add_worker(*which, attach.batch, doorbell, attach.pool)
             send(connection, answer, descriptors)
         except OSError:
             with contextlib.suppress(OSError):

@@ -17,10 +17,12 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from shunter.batching.queue.landing import LandingPool
 from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.nic_frontend.library import require
 from shunter.nic_frontend.server.data_path import MOST_SESSIONS, DataPath
 from shunter.nic_frontend.server.listeners import loop_of
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.nic_frontend.server.sessions import Opening
+from shunter.nic_frontend.server.structures import declare
 from shunter.nic_frontend.turns import Turns
 
 TURN_NS = 200_000_000
@@ -30,6 +32,21 @@ OTHER_DESCRIPTORS = 512
 """So many are kept for what is no session: workers, queues, clients that say hello."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+class WorkerSets:
+    """Sets of workers behind which there is one process, of all loops together: as many batches at
+    once as ``batching/c/sets/sets.h`` says, whichever functions they are of."""
+
+    def __init__(self) -> None:
+        """Raises LibraryError."""
+        self._library = require()
+        declare(self._library)
+        self.address = self._library.shunter_sets_new()
+
+    def close(self) -> None:
+        """When no data path uses them any more."""
+        self._library.shunter_sets_free(self.address)
 
 
 class Shared(NamedTuple):

@@ -79,6 +79,7 @@ class SettingsStruct(Structure):
         ("landing", c_void_p),
         ("landing_blocks", c_uint32),
         ("cookie_secret", c_uint8 * 16),
+        ("sets", c_void_p),
     )
 
 
@@ -163,7 +164,9 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_set_policy": (_HANDLE, c_uint16, POINTER(PolicyStruct)),
     "server_set_runs": (_HANDLE, c_uint16, POINTER(RunsStruct)),
     "server_remove_function": (_HANDLE, c_uint16),
-    "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int),
+    "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int, c_uint32),
+    "sets_new": (),
+    "sets_free": (c_void_p,),
     "server_drain_worker": (_HANDLE, c_uint16, c_uint32),
     "server_idle": (_HANDLE, c_uint16, c_uint32),
     "server_busy_ns": (_HANDLE, c_uint16, c_uint32, c_uint64),
@@ -197,7 +200,7 @@ def declare(found: ctypes.CDLL) -> None:
     """Argument types of every function that is called."""
     for name, types in _ARGUMENTS.items():
         getattr(found, f"shunter_{name}").argtypes = list(types)
-    found.shunter_server_core.restype = c_void_p
+    found.shunter_server_core.restype = found.shunter_sets_new.restype = c_void_p
     found.shunter_server_grow_landing.restype = None
     found.shunter_server_shrink_landing.restype = c_uint32
     found.shunter_server_mtu.restype = c_uint32

@@ -147,6 +147,8 @@ class Backend:
             "slot": attach.slot,
             "slices": words_of(attach.slices),
             "once": int(not attach.retry),
+            "pool": attach.pool,
+            "place": words_of(attach.place),
         }
         for _ in range(2):
             reply = self._reply("worker", Kind.WORKER, [connection.fileno()], **worker)
@@ -176,9 +178,7 @@ class Backend:
             try:
                 handed = [page, writer, reader, pool.descriptor, pool.reader, *rings]
                 said = self._reply(
-                    "function",
-                    Kind.FUNCTION,
-                    handed,
+                    *("function", Kind.FUNCTION, handed),
                     **which,
                     **tensors_of(attach),
                     entries=entries,

@@ -124,6 +124,8 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("slot", "of the model on the control page, -1: none", "q"),
         ControlField("slices", "where its strict requests run", "q", SLICE_WORDS),
         ControlField("once", "1: a request whose worker died does not run again, unless it may"),
+        ControlField("pool", "the process that it shares with other models, 0: it has its own"),
+        ControlField("place", "where it runs, 0: that is not known", "q", SLICE_WORDS),
     ),
     "drain": (
         *_WHICH,

@@ -71,16 +71,16 @@ def test_a_batch_that_hangs_takes_the_process_with_it_and_a_killed_worker_only_i
     wait_until("the process ends with its last model", lambda: has_gone(pid))
 
 
-def test_a_request_that_ends_the_process_again_and_again_costs_the_others_nothing(serve, load):
+def test_a_request_that_ends_the_process_again_and_again_costs_the_others_nothing(
+    serve, load, wait_until
+):
     a, b = serve(config=POOLED), serve(batch_size=4, config=POOLED)
     with load(b, clients=4, sleep_ms=2, headers={"x-shunter-idempotent": "false"}) as clients:
+        wait_until("load", lambda: len(clients.answers) > 20)
         assert a.ask(crash=True).status == 500
-        enough = len(clients.answers) + 20
-        assert a.ask(crash=True).status == 500
-        assert a.ask().status == 200
-        while len(clients.answers) < enough:
-            b.ask()
-    assert len(pids(clients)) > 1
+        before = pids(clients)
+        wait_until("they are served again", lambda: pids(clients) - before)
+    assert a.ask().status == 200
 
 
 def test_http_and_the_network_are_served_by_one_process(serve, site, wait_until):

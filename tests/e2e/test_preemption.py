@@ -489,14 +489,12 @@ def test_a_deadline_passes_while_its_model_waits_for_its_turn(serve):
     assert waiting.order() == ["patient"]
 
 
-@pytest.fixture(scope="module")
-def exclusive_site(harness, archives, plugins, tmp_path_factory, make_server):
+@pytest.fixture(params=["torchserve", pytest.param("triton", marks=pytest.mark.triton)])
+def exclusive_site(request, start, tmp_path):
     """A server where strict and best-effort models take turns."""
-    folder = tmp_path_factory.mktemp("exclusive")
-    settings = folder / "shunter.toml"
+    settings = tmp_path / "shunter.toml"
     settings.write_text('[preemption]\nstrict = "edf"\nexclusive = true\n')
-    server = make_server(plugins, config={"shunter_config": str(settings)})
-    with harness.running(server, archives, folder) as site:
+    with start(request.param, settings) as site:
         yield site
 
 
@@ -506,8 +504,8 @@ def test_exclusive_strict_models_go_first_by_deadline_but_wait_for_what_runs(
     counter = itertools.count()
     models = []
 
-    def serve(name, **options):
-        models.append(exclusive_site.add(name or f"exclusive{next(counter)}", **options))
+    def serve(name, version, config):
+        models.append(exclusive_site.add(f"exclusive{next(counter)}", config=config))
         return models[-1]
 
     (a, b, c), _, order = trio(serve, [("", "1.0")] * 3)
@@ -522,7 +520,7 @@ def test_exclusive_strict_models_go_first_by_deadline_but_wait_for_what_runs(
             futures.append(model.queue(request, headers=headers))
         futures.append(a.queue("a", headers=STRICT))
         late = {**STRICT, "x-shunter-deadline-ms": "200"}
-        assert c.ask("late", headers=late).status == 504
+        assert c.ask("late", headers=late).status == c.LATE
         assert (order(), page.held()) == (["running"], (0, 0))
         gate.open()
         assert [future.result().status for future in futures] == [200] * 5

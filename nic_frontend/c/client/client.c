@@ -102,7 +102,7 @@ int shunter_client_poll(
     uint32_t spin) {
     while (!client->ended_count && !client->hello_length) {
         const bool kept = client->live.kept;
-        int error = shunter_client_flush_stream(client);
+        int error = shunter_client_flush(client);
         if (error) {
             return error;
         }
@@ -153,9 +153,7 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
     exchange->status = 0;
     exchange->req_id = 0;
     const struct shunter_client_run run = {
-        .request = exchange->inputs[0],
-        .answer = exchange->outputs[0],
-        .bytes = exchange->bytes,
+        .request = exchange->inputs[0], .answer = exchange->outputs[0], .bytes = exchange->bytes,
         .rows = exchange->rows};
     const int64_t begun = shunter_client_is_packed(client)
         ? shunter_client_begin_run(
@@ -205,6 +203,7 @@ int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
     if (!call || call->cancelled) {
         return -ENOENT;
     }
+    const bool is_streamed = shunter_call_has_no_answer(client, call);
     if (!client->settings.shared) {
         shunter_call_free(client, call);
     }
@@ -216,7 +215,8 @@ int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
     if (client->settings.shared) {
         return shunter_shared_cancel(client, call);
     }
-    return shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
+    return is_streamed ? shunter_client_unwanted(client, req_id)
+                       : shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
 }
 
 int shunter_client_ask(struct shunter_client *client) {

@@ -95,6 +95,13 @@ int64_t shunter_client_begin_run(
     uint32_t priority, uint32_t idempotent);
 
 /*
+ * Several requests are to begin now: small ones wait for each other and go in few system calls, at
+ * the latest when ``corked`` is 0 again, or by poll. Nothing changes on a stream. 0 or a negative
+ * errno of sending.
+ */
+int shunter_client_cork(struct shunter_client *client, uint32_t corked);
+
+/*
  * Where workers read the inputs of the next request: what is written there is not copied. 0, -ENOTSUP
  * when nothing is shared, or -EAGAIN while its place is another's.
  */

@@ -64,6 +64,11 @@ struct shunter_client {
     struct mmsghdr messages[SHUNTER_CLIENT_MESSAGES];
     struct shunter_page_sender sender;
     uint8_t controls[SHUNTER_CLIENT_MESSAGES][CMSG_SPACE(sizeof(uint16_t))];
+    /* Small requests that go together: header and payload of each, where these lie. */
+    bool corked;
+    uint32_t held;
+    struct shunter_x64 held_headers[SHUNTER_CLIENT_MESSAGES];
+    struct iovec held_pieces[2 * SHUNTER_CLIENT_MESSAGES];
     struct shunter_aead *aead;
     uint8_t *sealed; /* encrypted segments of a request */
     /* what comes */
@@ -129,6 +134,10 @@ int shunter_client_prepare(
     struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
     uint64_t now);
 int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to);
+/* Send what is held back to go with others. */
+int shunter_client_send_held(struct shunter_client *client);
+/* The same, and on a stream what was kept, as far as the socket takes it. */
+int shunter_client_flush(struct shunter_client *client);
 
 /* ---- client_flow.c: what of requests goes now; 0 or a negative errno */
 

@@ -59,7 +59,8 @@ int shunter_client_control(
     client->live.packets++;
     struct iovec pieces[2] = {
         {&header, sizeof header}, {(void *)(uintptr_t)payload, length}};
-    return send_pieces(client, pieces, length ? 2 : 1);
+    const int error = shunter_client_send_held(client); // it may be about what is held back
+    return error ? error : send_pieces(client, pieces, length ? 2 : 1);
 }
 
 int shunter_client_prepare(
@@ -109,15 +110,16 @@ int shunter_client_prepare(
 }
 
 /* Segments from ``seq`` on that may go as one message: all as long as the first, but the last. */
-static uint32_t merged(const struct shunter_client *client, uint32_t seq, uint32_t to) {
-    const size_t size = SHUNTER_HEADER_BYTES + client->pieces[2 * seq + 1].iov_len;
+static uint32_t merged(
+    const struct shunter_client *client, const struct iovec *pieces, uint32_t seq, uint32_t to) {
+    const size_t size = SHUNTER_HEADER_BYTES + pieces[2 * seq + 1].iov_len;
     uint32_t count = 1;
     if (!client->settings.gso) {
         return 1;
     }
     while (seq + count < to && count < MOST_MERGED &&
            size * (count + 1) <= LARGEST_MESSAGE) {
-        const size_t next = SHUNTER_HEADER_BYTES + client->pieces[2 * (seq + count) + 1].iov_len;
+        const size_t next = SHUNTER_HEADER_BYTES + pieces[2 * (seq + count) + 1].iov_len;
         if (next > size) {
             break;
         }
@@ -129,13 +131,14 @@ static uint32_t merged(const struct shunter_client *client, uint32_t seq, uint32
     return count;
 }
 
-static unsigned make_messages(struct shunter_client *client, uint32_t *seq, uint32_t to) {
+static unsigned make_messages(
+    struct shunter_client *client, struct iovec *pieces, uint32_t *seq, uint32_t to) {
     unsigned messages = 0;
     while (*seq < to && messages < SHUNTER_CLIENT_MESSAGES) {
-        const uint32_t count = merged(client, *seq, to);
+        const uint32_t count = merged(client, pieces, *seq, to);
         struct msghdr *message = &client->messages[messages].msg_hdr;
         *message = (struct msghdr){
-            .msg_iov = client->pieces + (size_t)2 * *seq, .msg_iovlen = (size_t)2 * count};
+            .msg_iov = pieces + (size_t)2 * *seq, .msg_iovlen = (size_t)2 * count};
         if (count > 1) {
             message->msg_control = client->controls[messages];
             message->msg_controllen = sizeof client->controls[messages];
@@ -143,8 +146,8 @@ static unsigned make_messages(struct shunter_client *client, uint32_t *seq, uint
             about->cmsg_level = IPPROTO_UDP;
             about->cmsg_type = UDP_SEGMENT;
             about->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-            const uint16_t size = (uint16_t)(
-                SHUNTER_HEADER_BYTES + client->pieces[(size_t)2 * *seq + 1].iov_len);
+            const uint16_t size =
+                (uint16_t)(SHUNTER_HEADER_BYTES + pieces[(size_t)2 * *seq + 1].iov_len);
             memcpy(CMSG_DATA(about), &size, sizeof size);
         }
         *seq += count;
@@ -153,16 +156,17 @@ static unsigned make_messages(struct shunter_client *client, uint32_t *seq, uint
     return messages;
 }
 
-/* Segments of a request as datagrams. */
-static int send_datagrams(struct shunter_client *client, uint32_t seq, uint32_t to) {
-    struct iovec *pieces = client->pieces + (size_t)2 * seq;
+/* Segments from ``seq`` on as datagrams. */
+static int send_datagrams(
+    struct shunter_client *client, struct iovec *pieces, uint32_t seq, uint32_t to) {
+    struct iovec *first_piece = pieces + (size_t)2 * seq;
     // Encrypted ones lie where those of the next request will.
-    if (pieces[1].iov_len >= SHUNTER_PAGE_SEND_LEAST && !client->sealed) {
-        seq += shunter_page_send(&client->sender, client->settings.socket, pieces, to - seq);
+    if (first_piece[1].iov_len >= SHUNTER_PAGE_SEND_LEAST && !client->sealed) {
+        seq += shunter_page_send(&client->sender, client->settings.socket, first_piece, to - seq);
     }
     while (seq < to) {
         const uint32_t first = seq;
-        const unsigned count = make_messages(client, &seq, to);
+        const unsigned count = make_messages(client, pieces, &seq, to);
         unsigned at = 0;
         while (at < count) {
             const int sent =
@@ -187,9 +191,47 @@ static int send_datagrams(struct shunter_client *client, uint32_t seq, uint32_t 
     return 0;
 }
 
+/* ---- what goes together */
+
+int shunter_client_send_held(struct shunter_client *client) {
+    const uint32_t count = client->held;
+    client->held = 0;
+    return count ? send_datagrams(client, client->held_pieces, 0, count) : 0;
+}
+
+/* One datagram, which the next ones may go with: where it is encrypted its place is the next one's. */
+static bool may_be_held(const struct shunter_client *client, uint32_t from, uint32_t to) {
+    return client->corked && !from && to == 1 && !client->sealed &&
+           client->pieces[1].iov_len < SHUNTER_PAGE_SEND_LEAST;
+}
+
+static int hold(struct shunter_client *client) {
+    const uint32_t at = client->held++;
+    client->held_headers[at] = client->headers[0];
+    client->held_pieces[2 * at] =
+        (struct iovec){&client->held_headers[at], SHUNTER_HEADER_BYTES};
+    client->held_pieces[2 * at + 1] = client->pieces[1];
+    return client->held == SHUNTER_CLIENT_MESSAGES ? shunter_client_send_held(client) : 0;
+}
+
+int shunter_client_flush(struct shunter_client *client) {
+    return client->settings.stream ? shunter_client_flush_stream(client)
+                                   : shunter_client_send_held(client);
+}
+
+int shunter_client_cork(struct shunter_client *client, uint32_t corked) {
+    client->corked = corked && !client->settings.stream;
+    return client->corked ? 0 : shunter_client_send_held(client);
+}
+
 int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to) {
-    return client->settings.stream
-        ? shunter_client_send_stream(
-              client, client->pieces + (size_t)2 * from, (size_t)2 * (to - from), true)
-        : send_datagrams(client, from, to);
+    if (client->settings.stream) {
+        return shunter_client_send_stream(
+            client, client->pieces + (size_t)2 * from, (size_t)2 * (to - from), true);
+    }
+    if (may_be_held(client, from, to)) {
+        return hold(client);
+    }
+    const int error = shunter_client_send_held(client);
+    return error ? error : send_datagrams(client, client->pieces, from, to);
 }

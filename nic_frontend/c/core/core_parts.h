@@ -13,7 +13,7 @@
 
 #define NO_ENTRY (-1)
 #define IDLE_NS 60000000000ULL
-#define KEEP_NS 2000000000ULL
+#define KEEP_NS 2000000000ULL /* answers, while sessions wait for room */
 #define REPLAY_WORDS 32 /* a power of 2, more than are looked at */
 #define ADDRESS_ROWS 1024
 

@@ -10,6 +10,7 @@
 #endif
 #define SEGMENT_NS 20000000ULL
 #define SPARE_NS 1000000000ULL
+#define REST_NS 30000000000ULL
 #define AWAKE_NS 1000000000ULL
 
 /* ---- requests */
@@ -60,8 +61,8 @@ static void look_at_parts(
 }
 
 /*
- * Answers are kept for a while. When others wait for their entries, not for so long those of
- * sessions that are silent: who lacks an answer asks.
+ * Answers are kept for long: their clients' hosts may stand still for seconds. When others wait for
+ * their entries it is not so long, and shorter still for silent sessions: who lacks an answer asks.
  */
 static void look_at_kept(
     struct shunter_core *core, struct function *function, uint64_t now_ns) {
@@ -70,7 +71,7 @@ static void look_at_kept(
         struct call *call;
         struct session *session = owner_at(core, at, &call);
         const uint64_t age_ns = now_ns - call->changed_ns;
-        if (age_ns <= (scarce ? SPARE_NS : KEEP_NS)) {
+        if (age_ns <= (scarce ? SPARE_NS : REST_NS)) {
             break;
         }
         at = at->next;

@@ -109,6 +109,10 @@ int64_t shunter_begin(
     return begin(session, &request);
 }
 
+int shunter_cork(shunter_session *session, int corked) {
+    return shunter_client_cork(session->client, corked != 0);
+}
+
 int64_t shunter_begin_packed(
     shunter_session *session, const void *run, size_t bytes, void *answer,
     const struct shunter_request_options *options) {

@@ -141,6 +141,11 @@ SHUNTER_API int64_t shunter_begin(
     shunter_session *session, const void *const *inputs, void *const *outputs,
     const struct shunter_request_options *options);
 /*
+ * Several small requests are to begin: by datagrams they wait for each other and go in few system
+ * calls, at the latest when ``corked`` is 0 again, or by shunter_poll. 0 or an error of sending.
+ */
+SHUNTER_API int shunter_cork(shunter_session *session, int corked);
+/*
  * Take in what has come until a request has ended or begin is worth another try, at most
  * ``timeout_ms`` (0: do not wait). How many results there are, or an error: of the connection,
  * after which the session is of no use, or -410 when the server seems to have forgotten it.

@@ -34,15 +34,15 @@ void shunter_congestion_measure(
         path->measured_ns = most(now_ns, 1);
         path->rtt_ns = path->latest_ns;
         path->var_ns = path->latest_ns / 2;
-        if (rtt_ns < SHUNTER_NEAR_NS && !path->recovery_ns) {
-            path->window = most(path->window, path->near);
-        }
-        return;
+    } else {
+        const uint64_t off = path->rtt_ns > path->latest_ns ? path->rtt_ns - path->latest_ns
+                                                            : path->latest_ns - path->rtt_ns;
+        path->var_ns = (3 * path->var_ns + off) / 4;
+        path->rtt_ns = (7 * path->rtt_ns + path->latest_ns) / 8;
     }
-    const uint64_t off = path->rtt_ns > path->latest_ns ? path->rtt_ns - path->latest_ns
-                                                        : path->latest_ns - path->rtt_ns;
-    path->var_ns = (3 * path->var_ns + off) / 4;
-    path->rtt_ns = (7 * path->rtt_ns + path->latest_ns) / 8;
+    if (path->rtt_ns < SHUNTER_NEAR_NS && !path->recovery_ns) {
+        path->window = most(path->window, path->near);
+    }
 }
 
 static bool is_loopback(const void *address) {

@@ -7,7 +7,8 @@
  * It differs from the RFC where this protocol does. What has come is said by the bits of a whole
  * request or answer, so a bit that is missing says as much as an acknowledgement of what was sent
  * later does; and it says nothing of other requests: what has come of them is told when they are
- * answered, in any order. Whoever waits asks how it stands (SACK with ACK_REQ): that is the probe of the probe
+ * answered, in any order. An answer that comes sooner than the round trip was thought to last shows
+ * that it is shorter. Whoever waits asks how it stands (SACK with ACK_REQ): that is the probe of the probe
  * timeout, and it is the owner's, which knows how long it wants to wait.
  */
 #ifndef SHUNTER_CONGESTION_H
@@ -52,8 +53,8 @@ struct shunter_congestion {
 typedef void (*shunter_lost)(void *context, uint64_t owner, uint16_t part);
 
 /*
- * The window that a path begins with is the RFC's: 10 datagrams. Where the round trip is known to be
- * less than 1 ms it is ``near``, which should cover all that the peer has given credit for: a queue
+ * The window that a path begins with is the RFC's: 10 datagrams. Where the round trip turns out to be
+ * less than 1 ms, before anything is lost, it is ``near``, which should cover all that the peer has given credit for: a queue
  * in between would show in the round trip, credit is bounded by what the peer's own buffer holds,
  * and a whole burst of it is over before slow start would have finished. What is lost there narrows
  * the window as anywhere else. ``rtt_ns``: 0 when nothing is known yet.

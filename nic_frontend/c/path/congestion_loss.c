@@ -48,19 +48,20 @@ static uint64_t acknowledge(
     struct shunter_congestion *path, uint64_t owner, const uint8_t *have, uint32_t have_bytes,
     uint64_t now_ns) {
     const uint64_t before = path->in_flight;
-    uint64_t largest = 0, asked_ns = 0;
+    uint64_t largest = 0, sent_ns = 0;
     for (uint64_t number = path->first; number < path->next; number++) {
         struct shunter_flight *flight = flight_at(path, number);
         if (flight->bytes && flight->owner == owner && has(have, have_bytes, flight->part)) {
             grow(path, flight, before);
-            asked_ns = flight->asks && !flight->again && have ? flight->sent_ns : 0;
+            sent_ns = !flight->again && (flight->asks || !have) ? flight->sent_ns : 0;
             largest = flight->again ? largest : number + 1;
             path->timeouts = 0;
             land(path, flight);
         }
     }
-    if (asked_ns && now_ns > asked_ns) {
-        shunter_congestion_measure(path, now_ns - asked_ns, now_ns);
+    // Who answers has worked meanwhile: the way is not longer than that, and may be shorter.
+    if (sent_ns && now_ns > sent_ns && (have || now_ns - sent_ns < path->rtt_ns)) {
+        shunter_congestion_measure(path, now_ns - sent_ns, now_ns);
     }
     return largest;
 }

@@ -14,6 +14,7 @@
 #include "core.h"
 #include "policy.h"
 #include "queue.h"
+#include "sets.h"
 #include "telemetry.h"
 
 #define SHUNTER_HELLO_BYTES (SHUNTER_HEADER_BYTES + sizeof(struct shunter_wire_hello))
@@ -30,6 +31,7 @@ struct shunter_settings {
     uint8_t *landing; /* where payloads land: memory for so many blocks */
     uint32_t landing_blocks;
     uint8_t cookie_secret[16]; /* random */
+    struct shunter_sets *sets; /* of workers, shared by servers; NULL: there are none */
 };
 
 struct shunter_stats {
@@ -92,8 +94,10 @@ int shunter_server_set_policy(
     struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy);
 int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id);
 
+/* ``set``: of which it is, 0: of none. */
 int shunter_server_add_worker(
-    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap, int doorbell);
+    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap, int doorbell,
+    uint32_t set);
 /* Give it nothing more; shunter_server_idle says when it has finished. */
 int shunter_server_drain_worker(struct shunter_server *server, uint16_t func_id, uint32_t worker);
 bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32_t worker);

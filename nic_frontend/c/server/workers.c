@@ -1,5 +1,6 @@
 /* Workers come and go. */
 #include <errno.h>
+#include <sys/eventfd.h>
 
 #include "server_parts.h"
 
@@ -7,11 +8,27 @@ static struct shunter_served *served_of(struct shunter_server *server, uint16_t 
     return server->serving[func_id] ? server->serving[func_id]->served : NULL;
 }
 
+/* As a worker does: the loop goes on, and decides. */
+static void ring(void *bell) {
+    eventfd_write(((const struct shunter_server *)bell)->settings.doorbell, 1);
+}
+
 int shunter_server_add_worker(
-    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap,
-    int doorbell) {
+    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap, int doorbell,
+    uint32_t set) {
     struct shunter_served *served = served_of(server, func_id);
-    return served ? shunter_worker_comes(served, worker, cap, doorbell, shunter_now_ns()) : -EINVAL;
+    const uint64_t now_ns = shunter_now_ns();
+    int error =
+        served ? shunter_worker_comes(served, worker, cap, doorbell, now_ns) : -EINVAL;
+    if (!error && set && server->settings.sets) {
+        const struct shunter_wake wake = {ring, server};
+        error = shunter_worker_joins(
+            served, worker, shunter_set_join(server->settings.sets, set, served, wake));
+        if (error) {
+            shunter_worker_goes(served, worker, now_ns);
+        }
+    }
+    return error;
 }
 
 int shunter_server_drain_worker(

@@ -111,10 +111,11 @@ class Parts:
         """No more of them are wanted."""
         exchange, request = self._exchange, self._request
         core = exchange.core
+        running = core is not None and request.req_id and request.within in (None, core)
         if not request.done:
             exchange.cancel(request)
-        elif not self._is_over and core is not None and core is request.within:
-            core.unwanted(request.req_id)
+        if running and not self._is_over:
+            core.unwanted(request.req_id)  # what is said once may be lost, and nobody answers it
         if not self._is_over:
             for call in self._asked:
                 exchange.cancel(call)

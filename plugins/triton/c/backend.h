@@ -153,6 +153,7 @@ struct shunter_model {
 };
 
 struct shunter_backend {
+    struct shunter_sets *sets; /* of workers */
     pthread_mutex_t lock; /* of the list, and of what is held */
     struct shunter_hold_line line;
     void *page; /* of it; NULL: none */

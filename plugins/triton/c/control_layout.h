@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x4691461a15d273d3ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0xfab160f0c4acb9cULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CLAIMS_UNREAD 4 /* beside those of the page */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
@@ -78,8 +78,10 @@ struct control_worker {
     int64_t slot; /* of the model on the control page, -1: none */
     int64_t slices[9]; /* where its strict requests run */
     uint64_t once; /* 1: a request whose worker died does not run again, unless it may */
+    uint64_t pool; /* the process that it shares with other models, 0: it has its own */
+    int64_t place[9]; /* where it runs, 0: that is not known */
 };
-_Static_assert(sizeof(struct control_worker) == 408, "worker");
+_Static_assert(sizeof(struct control_worker) == 488, "worker");
 
 struct control_drain {
     uint64_t kind; /* KIND_... */

@@ -106,8 +106,9 @@ static TRITONSERVER_Error *read_settings(
 
 TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *of) {
     struct shunter_backend *backend = calloc(1, sizeof *backend);
+    const bool has_memory = backend && (backend->sets = shunter_sets_new());
     TRITONSERVER_Error *error =
-        backend ? check_version() : failed(TRITON_INTERNAL, "no memory for the shunter backend");
+        has_memory ? check_version() : failed(TRITON_INTERNAL, "no memory for the shunter backend");
     error = error ? error : read_settings(of, backend);
     if (!error) {
         pthread_mutex_init(&backend->lock, NULL);
@@ -120,6 +121,9 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *of) {
         }
     }
     if (error) {
+        if (has_memory) {
+            shunter_sets_free(backend->sets);
+        }
         free(backend);
         return error;
     }
@@ -150,6 +154,7 @@ TRITONSERVER_Error *TRITONBACKEND_Finalize(TRITONBACKEND_Backend *of) {
     close(backend->nowhere);
     close(backend->epoll);
     pthread_mutex_destroy(&backend->lock);
+    shunter_sets_free(backend->sets);
     free(backend);
     return NULL;
 }

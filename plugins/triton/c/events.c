@@ -64,6 +64,7 @@ static bool handle(struct shunter_backend *backend, const struct shunter_source 
 
 static void look_after_all(struct shunter_backend *backend, uint64_t now_ns) {
     shunter_hold_lives(backend, now_ns);
+    shunter_see_turns(backend);
     pthread_mutex_lock(&backend->lock);
     struct shunter_function *function = backend->functions;
     pthread_mutex_unlock(&backend->lock);

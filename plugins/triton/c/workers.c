@@ -150,13 +150,15 @@ int shunter_attach(
         function->worker_count--;
         return -SHUNTER_SAID_WRONG;
     }
-    if (!welcome(function, index) || !watch(function, index)) {
+    if (!shunter_join_set(function, index, told) || !welcome(function, index) || !watch(function, index)) {
         shunter_worker_goes(function->served, index, now_ns);
         detach(function, index);
         return -SHUNTER_SAID_NO_WORKER;
     }
     set_rows(function);
     memcpy(&worker->slices, told->slices, sizeof worker->slices);
+    memcpy(&worker->place, told->place, sizeof worker->place);
+    shunter_join_turns(function);
     shunter_hold_where(function, (int32_t)told->slot);
     function->yields = gives_way(told);
     function->class = told->class != 0;
@@ -257,6 +259,7 @@ static void excuse(struct shunter_function *function, uint64_t now_ns) {
 void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns) {
     static const char left[] = "{\"left\": true}";
     excuse(function, now_ns);
+    shunter_join_turns(function);
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
         struct shunter_attached *worker = &function->workers[i];
         if (worker->connection >= 0) {

@@ -24,6 +24,7 @@ struct shunter_attached {
     uint64_t inode; /* of the connection */
     uint64_t timeout_ns;
     struct shunter_slice_set slices; /* where its strict requests run */
+    struct shunter_slice_set place;  /* where all of them do */
     bool leaving, left, killed;
 };
 
@@ -37,5 +38,13 @@ bool shunter_drain(struct shunter_function *function, int32_t pid);
 /* It has said something, or is gone. */
 void shunter_hear_worker(struct shunter_function *function, uint32_t index);
 void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns);
+
+/* ---- page/turns.c */
+
+/* One that is there is in the set that it says. False: no memory. */
+bool shunter_join_set(
+    struct shunter_function *function, uint32_t index, const struct control_worker *told);
+/* Where the control page asks for it, workers that are in no set take turns from now on. */
+void shunter_join_turns(struct shunter_function *function);
 
 #endif

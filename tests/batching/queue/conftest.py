@@ -15,8 +15,8 @@ def compile_c(tmp_path_factory):
     def compiled(program, parts):
         found = tmp_path_factory.mktemp("c") / program.stem
         sources = [program, *(folder / f"{part}.c" for part in parts)]
-        flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS]
-        folders = (folder, folder / "worker", folder / "packed")
+        flags = ["-std=c11", "-O1", "-g", "-ffp-contract=off", *build.WARNINGS, *build.SANITIZERS]
+        folders = sorted({each.parent for each in folder.rglob("*.h")})
         command = [*build.compiler(), *flags, *(f"-I{each}" for each in folders)]
         command += map(str, sources)
         subprocess.run([*command, "-o", str(found)], check=True)

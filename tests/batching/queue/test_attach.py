@@ -54,6 +54,13 @@ def test_a_worker_that_says_no_more_has_no_place():
     assert Attach.from_json(content) == replace(WORKER, slot=-1, slices=0)
 
 
+def test_a_worker_of_a_pool_says_which_and_one_that_says_nothing_is_of_none():
+    content = replace(WORKER, pool=3).to_json()
+    assert Attach.from_json(content).pool == 3
+    del content["attach"]["pool"]
+    assert Attach.from_json(content) == WORKER
+
+
 def test_a_packed_worker_is_read_as_it_introduced_itself(pair):
     attach.send(pair[0], PACKED.to_json())
     content, _ = attach.receive(pair[1])
@@ -91,6 +98,11 @@ def test_a_form_that_cannot_be_is_refused(changes, message):
         ("slices", -1),
         ("slices", 1 << 576),
         ("slices", 1.0),
+        ("pool", -1),
+        ("pool", 65),
+        ("pool", None),
+        ("place", -1),
+        ("place", 1 << 576),
     ],
 )
 def test_a_place_that_there_is_not_is_refused(name, value):

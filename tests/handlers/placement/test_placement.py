@@ -28,7 +28,7 @@ needs_two_cpus = pytest.mark.skipif(
 
 def test_a_placement_is_read_from_the_environment():
     assert read_placement({}) == Placement()
-    names = ("CORES", "THREADS", "SCHED", "SHARE_WITH", "GENTLE")
+    names = ("CORES", "THREADS", "SCHED", "SHARE_WITH", "GENTLE", "PATIENCE_S")
     assert read_placement({f"SHUNTER_{name}": "" for name in names}) == Placement()
     environ = {"SHUNTER_CORES": "0-1", "SHUNTER_THREADS": "2", "SHUNTER_SCHED": "idle"}
     expected = Placement(cores=(0, 1), threads=2, scheduling="idle")
@@ -36,6 +36,7 @@ def test_a_placement_is_read_from_the_environment():
     environ = {"SHUNTER_CORES": "auto", "SHUNTER_THREADS": "8192", "SHUNTER_SHARE_WITH": "7,65"}
     expected = Placement(choose=True, threads=8192, share_with=(7, 65), gentle=True)
     assert read_placement({**environ, "SHUNTER_GENTLE": "1"}) == expected
+    assert read_placement({"SHUNTER_PATIENCE_S": "2.5"}) == Placement(patience_s=2.5)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,10 @@ def test_a_placement_is_read_from_the_environment():
         ("SHUNTER_THREADS", "9" * 5000),
         ("SHUNTER_THREADS", "٣"),
         ("SHUNTER_SCHED", "batch"),
+        ("SHUNTER_PATIENCE_S", "-1"),
+        ("SHUNTER_PATIENCE_S", "1e3"),
+        ("SHUNTER_PATIENCE_S", "nan"),
+        ("SHUNTER_PATIENCE_S", "٣"),
         ("SHUNTER_SHARE_WITH", "1,,2"),
         ("SHUNTER_SHARE_WITH", "1;2"),
         ("SHUNTER_SHARE_WITH", "-1"),
@@ -72,7 +77,6 @@ def test_who_chooses_cores_must_know_how_many():
 STATE = """
 import json, os
 from shunter.handlers.placement import gentle, placement
-gentle.PATIENCE_S = 3600
 
 def say(*more):
     place = sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)
@@ -92,7 +96,7 @@ def run(code, **variables):
         check=False,
         text=True,
         timeout=300,
-        env={**environ, **variables},
+        env={**environ, "SHUNTER_PATIENCE_S": "3600", **variables},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
@@ -295,7 +299,6 @@ def test_a_best_effort_worker_stays_behind_the_others_after_its_load():
 
 IMPATIENT = """
 import threading
-gentle.PATIENCE_S = 0.01
 place = take()
 stop = threading.Event()
 while PERMITTED and os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -313,14 +316,15 @@ stop.set()
 
 @pytest.mark.skipif(not can_return_from_idle(), reason="needs CAP_SYS_NICE")
 def test_best_effort_that_a_busy_host_lets_wait_loads_as_others_do_and_then_steps_back():
-    [found] = run(IMPATIENT.replace("PERMITTED", "True"), SHUNTER_SCHED="idle")
+    code = IMPATIENT.replace("PERMITTED", "True")
+    [found] = run(code, SHUNTER_SCHED="idle", SHUNTER_PATIENCE_S="0.01")
     idle, other = os.SCHED_IDLE, os.SCHED_OTHER
     assert found[2:] == [other, other, idle, idle]
 
 
 def test_best_effort_that_cannot_come_back_stays_behind():
     code = "gentle.can_return_from_idle = lambda: False\n" + IMPATIENT.replace("PERMITTED", "False")
-    [found] = run(code, SHUNTER_SCHED="idle")
+    [found] = run(code, SHUNTER_SCHED="idle", SHUNTER_PATIENCE_S="0.01")
     assert found[2:] == [os.SCHED_IDLE] * 4
 
 

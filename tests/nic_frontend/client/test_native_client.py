@@ -157,7 +157,8 @@ def make_pair(**settings):
         connection.setblocking(False)
         server.connect(connection.getsockname())
         how = {"pkt_no": 40, **settings}
-        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, 2, **how)
+        grant = how.pop("grant", 2)
+        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, grant, **how)
         yield client, server
         client.close()
 
@@ -417,6 +418,16 @@ def test_nothing_is_written_for_a_request_that_has_only_a_status(packed_pair):
     assert memory.is_bordered and bytes(memory.input) == bytes(range(10))
 
 
+def test_who_gives_a_stream_up_says_so_several_times_for_nobody_answers(packed_pair):
+    client, server = packed_pair
+    memory = Memory()
+    client.begin_run(memory.input.ctypes.data, 10, 1, 0)
+    client.cancel(1)
+    said = [parse(server.recv(1 << 16)) for _ in range(5)]
+    assert [each.type for each in said] == [MessageType.REQ] + 4 * [MessageType.CANCEL]
+    assert {each.req_id for each in said} == {1} and len({each.pkt_no for each in said}) == 5
+
+
 def test_at_most_a_window_is_on_its_way(pair):
     client, server = pair
     server.send(Header(type=CREDIT, session=5, credit=1000).pack())
@@ -444,6 +455,69 @@ def test_a_closed_session_still_says_its_numbers(pair):
     client.close()
     assert client.numbers()["grant"] == 2
     client.close()
+
+
+def begun(client, *numbers):
+    """Requests with inputs of their own; what must stay as it is."""
+    memories = [Memory() for _ in numbers]
+    for memory, number in zip(memories, numbers, strict=True):
+        memory.input[0] = number
+        assert client.begin(*memory.addresses()) > 0
+    return memories
+
+
+def told(server, count):
+    """Datagrams: type, request and first byte of each."""
+    found = [(server.recv(1 << 16)) for _ in range(count)]
+    return [(parse(each).type, parse(each).req_id, each[64:65]) for each in found]
+
+
+@pytest.mark.parametrize("gso", [False, True])
+def test_requests_that_begin_together_go_together_and_nothing_goes_twice(gso):
+    REQ = MessageType.REQ
+    for client, server in make_pair(gso=gso, grant=80):
+        client.cork(True)
+        memories = begun(client, 1, 2, 3)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.recv(1)
+        client.cork(False)
+        server.settimeout(LONG)
+        assert told(server, 3) == [(REQ, n, bytes([n])) for n in (1, 2, 3)]
+        # By poll, although nobody says that it is all.
+        client.cork(True)
+        memories += begun(client, 4)
+        assert client.poll(0) == []
+        assert told(server, 1) == [(REQ, 4, b"\4")]
+        # Before anything that may be about it.
+        memories += begun(client, 5)
+        client.cancel(5)
+        assert told(server, 2) == [(REQ, 5, b"\5"), (MessageType.CANCEL, 5, b"")]
+        assert [client.poll(0), len(memories)] == [[], 5]
+    for client, server in make_pair(gso=gso, grant=80):
+        # At the latest when as many wait as one system call takes.
+        client.cork(True)
+        memories = begun(client, *range(1, 65))
+        assert told(server, 64) == [(REQ, n, bytes([n])) for n in range(1, 65)]
+        client.cork(False)
+        assert [client.poll(0), len(memories)] == [[], 64]
+
+
+def test_a_session_is_freed_once_though_a_signal_interrupts_its_close(pair, monkeypatch):
+    client, _ = pair
+    freed, real = [], client._c.shunter_client_free
+
+    class Interrupted:
+        def shunter_client_free(self, handle):
+            freed.append(handle)
+            real(handle)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "_c", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    client.close()
+    assert len(freed) == 1
 
 
 SHARED = (

@@ -47,6 +47,7 @@ static void run_many(shunter_session *session, size_t size) {
         memset(calls[i].input, (int)(i % 200), size);
     }
     while (done < REQUESTS) {
+        CHECK(!shunter_cork(session, begun % 2));
         while (begun < REQUESTS) {
             struct call *call = &calls[begun];
             const void *from[] = {call->input};

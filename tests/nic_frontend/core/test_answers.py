@@ -2,7 +2,7 @@
 
 import pytest
 
-from oracle.core import IDLE_NS, KEEP_NS, Send
+from oracle.core import IDLE_NS, REST_NS, Send
 from oracle.sessions import Session
 from shunter.batching.queue.native import PEER_BYTES
 from shunter.nic_frontend.wire.header import parse
@@ -157,7 +157,7 @@ def test_who_never_gets_it_is_told_in_the_end(serve):
             break
     header = parse(told[0].header, 64)
     assert (header.type, header.status) == (MessageType.ERROR, WireStatus.LOST_ANSWER)
-    assert IDLE_NS < table.now < IDLE_NS + 2 * KEEP_NS
+    assert IDLE_NS < table.now < IDLE_NS + 2 * REST_NS
 
 
 def test_what_others_overtook_is_sent_again_at_once(serve):

@@ -5,8 +5,8 @@ import pytest
 from oracle.core import (
     GAP_NS,
     IDLE_NS,
-    KEEP_NS,
     RECEIVE_NS,
+    REST_NS,
     SEGMENT_NS,
     Defaults,
     Drop,
@@ -139,7 +139,7 @@ def stand(table, state):
         table.say(MessageType.CANCEL)
     if state == "lost":
         core.finished(func, 0, 200, 0, sent=True)
-        core.tick(KEEP_NS + 1)
+        core.tick(REST_NS + 1)
     return 1
 
 
@@ -412,9 +412,9 @@ def test_an_answer_is_kept_for_a_while_and_then_said_to_be_lost(table):
     table.whole()
     table.core.running(table.func, 0, 0)
     table.core.finished(table.func, 0, 200, 0, sent=True)
-    table.core.tick(KEEP_NS)
+    table.core.tick(REST_NS)
     assert table.core.free_entries(table.func) == 3
-    table.core.tick(KEEP_NS + 1)
+    table.core.tick(REST_NS + 1)
     assert table.core.free_entries(table.func) == 4
     asked = table.say(seq=2, flags=Flags.LAST | Flags.ACK_REQ)
     assert headers(asked) == [(MessageType.ERROR, 1, WireStatus.LOST_ANSWER)]

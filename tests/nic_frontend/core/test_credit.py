@@ -2,7 +2,7 @@
 
 import pytest
 
-from oracle.core import KEEP_NS, SPARE_NS, Drop, Place, Ready, Send
+from oracle.core import REST_NS, SPARE_NS, Drop, Place, Ready, Send
 from oracle.credit import MOST_PLANS, MOST_PROMISE_NS
 from oracle.sessions import PROMISE_NS, Session
 from oracle.silence import AWAKE_NS
@@ -284,7 +284,7 @@ def test_answers_are_kept_for_long_when_nobody_waits(make_town):
     town = make_town(entries=1)
     town.come(1)
     town.run(town.ask(1, 1)[0])
-    town.wait(KEEP_NS)
+    town.wait(REST_NS)
     assert town.core.free_entries(FUNC) == 0
     town.wait(1)
     assert town.core.free_entries(FUNC) == 1

@@ -382,11 +382,12 @@ def program(tmp_path_factory):
     found = tmp_path_factory.mktemp("dispatch") / "dispatch_events"
     folder, _ = build.SOURCES
     parts = ("dispatch", "plan", "assign", "predict", "admission", "waiting", "batches")
-    parts += ("workers", "telemetry/telemetry")
+    parts += ("workers", "telemetry/telemetry", "sets/sets", "sets/order", "sets/turns")
     sources = [HERE / "dispatch_events.c", *(folder / f"{part}.c" for part in parts)]
     sources += sorted((folder / "forming").glob("*.c"))
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS, "-D_GNU_SOURCE"]
-    flags += ["-ffp-contract=off", f"-I{folder}", f"-I{folder}/forming", f"-I{folder}/telemetry"]
+    flags += ["-ffp-contract=off", f"-I{folder}"]
+    flags += [f"-I{folder}/{each}" for each in ("forming", "preemption", "sets", "telemetry")]
     command = [*build.compiler(), *flags, *map(str, sources), "-o", str(found)]
     subprocess.run(command, check=True)  # with no header of the front end
 

@@ -48,7 +48,7 @@ class World:
     """A pair of cores and the clients of some sessions; every step goes to both."""
 
     entries, least = ENTRIES, LEAST_REQUEST
-    times = (10, 10**6, 4 * 10**6, 10**9, 70 * 10**9)
+    times = (10, 10**6, 4 * 10**6, 10**9, 31 * 10**9, 70 * 10**9)
 
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)

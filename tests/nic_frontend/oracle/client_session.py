@@ -59,6 +59,9 @@ class ClientSession:
         self._post(datagrams)
         return req_id
 
+    def cork(self, _corked):
+        """Requests may go together; here each goes by itself."""
+
     def _post(self, datagrams):
         for header, req_id, segment, payload in datagrams:
             data = payload if segment is None else self._part(req_id, 0, segment)

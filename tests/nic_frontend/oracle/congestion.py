@@ -86,11 +86,11 @@ class Congestion:
         if not self.measured_ns:
             self.measured_ns = max(now_ns, 1)
             self.rtt_ns, self.var_ns = self.latest_ns, self.latest_ns // 2
-            if rtt_ns < NEAR_NS and not self.recovery_ns:
-                self.window = max(self.window, self.near)
-            return
-        self.var_ns = (3 * self.var_ns + abs(self.rtt_ns - self.latest_ns)) // 4
-        self.rtt_ns = (7 * self.rtt_ns + self.latest_ns) // 8
+        else:
+            self.var_ns = (3 * self.var_ns + abs(self.rtt_ns - self.latest_ns)) // 4
+            self.rtt_ns = (7 * self.rtt_ns + self.latest_ns) // 8
+        if self.rtt_ns < NEAR_NS and not self.recovery_ns:
+            self.window = max(self.window, self.near)
 
     @property
     def _patience_ns(self) -> int:
@@ -201,9 +201,11 @@ class Congestion:
             self._grow(flight, before)
         gone = {flight.number for flight in came}
         self.flights = [flight for flight in self.flights if flight.number not in gone]
-        measures = came and have is not None and came[-1].asks and not came[-1].again
-        if measures and now_ns > came[-1].sent_ns:
-            self.measure(now_ns - came[-1].sent_ns, now_ns)
+        if came and not came[-1].again and now_ns > came[-1].sent_ns:
+            passed_ns = now_ns - came[-1].sent_ns
+            # Who answers has worked meanwhile: the way is not longer than that.
+            if came[-1].asks if have is not None else passed_ns < self.rtt_ns:
+                self.measure(passed_ns, now_ns)
         self.timeouts = 0 if came else self.timeouts
         return max((flight.number + 1 for flight in came if not flight.again), default=0)
 

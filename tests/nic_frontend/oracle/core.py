@@ -53,10 +53,12 @@ for IDLE_NS."""
 SEGMENT_NS = 20_000_000
 """While sessions wait for room, all of a request must be here RECEIVE_NS, and so much for each of
 its segments, after the first of them."""
-KEEP_NS = 2_000_000_000
+REST_NS = 30_000_000_000
 """An answer is kept for so long."""
+KEEP_NS = 2_000_000_000
+"""The same while sessions wait for room."""
 SPARE_NS = 1_000_000_000
-"""The same while sessions wait for room, if its own is as long silent: who lacks an answer asks."""
+"""The same if its own session is as long silent, too: who lacks an answer asks."""
 UNKNOWN_NS, MOST_UNKNOWN = 100_000_000, 256
 """So many clients are told in such a time that there is no session of theirs."""
 STALL_NS = 10_000_000
@@ -754,7 +756,7 @@ class Core(SeriesRules):
         for entry in list(function.kept):
             session, call = self._owner(function.id, entry)
             age_ns = now_ns - call.changed_ns
-            if age_ns <= (SPARE_NS if function.waiting else KEEP_NS):
+            if age_ns <= (SPARE_NS if function.waiting else REST_NS):
                 return
             if age_ns <= KEEP_NS and now_ns - session.last_ns <= SPARE_NS:
                 continue

@@ -7,7 +7,8 @@
  * With REQUESTS 0 they go on until its input ends. Prints how the requests ended, by error code. The
  * model m takes x [DIM] and b [1], and gives y [4] and z [1]: y = x + 1, z = 2 * b. With FAKE_PACKED=1
  * x has up to DIM numbers, y as many, and b and z are texts, the same ones; some of b are malformed.
- * With FAKE_STREAMED=1 an answer to n numbers has n % PARTS such parts.
+ * With FAKE_STREAMED=1 an answer to n numbers has n % PARTS such parts. With FAKE_MODELS=2 there is
+ * another model, n, which is like m.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -28,6 +29,7 @@
 #define CODES 8
 #define PARTS 7
 #define TOGETHER 3 /* requests of one thread */
+#define MODELS 2
 
 struct TRITONSERVER_Error {
     int code;
@@ -38,6 +40,7 @@ struct TRITONBACKEND_Backend {
 };
 struct TRITONBACKEND_Model {
     void *state;
+    const char *name;
     TRITONBACKEND_Backend *backend;
 };
 struct TRITONBACKEND_ModelInstance {
@@ -129,8 +132,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelBackend(
     return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_ModelName(TRITONBACKEND_Model *model, const char **name) {
-    (void)model;
-    *name = "m";
+    *name = model->name;
     return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_ModelVersion(TRITONBACKEND_Model *model, uint64_t *version) {
@@ -336,7 +338,8 @@ static struct {
     int requests, dim, cancels;
 } wanted;
 static pthread_rwlock_t reload = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
-static TRITONBACKEND_ModelInstance *instance;
+static TRITONBACKEND_ModelInstance *instances[MODELS];
+static uint32_t model_count = 1;
 static _Atomic uint64_t ended[CODES];
 static _Atomic uint64_t wrong;
 static _Atomic bool is_over;
@@ -468,6 +471,8 @@ static void *client(void *context) {
         }
         // As the server does: a model goes only when all of its requests have been let go of.
         pthread_rwlock_rdlock(&reload);
+        TRITONBACKEND_ModelInstance *instance =
+            instances[model_count > 1 ? random_of(&seed) % model_count : 0];
         TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceExecute(instance, all, TOGETHER);
         if (error) {
             abort();
@@ -493,13 +498,15 @@ static void check(TRITONSERVER_Error *error) {
     }
 }
 
-static void load(TRITONBACKEND_Backend *backend) {
+static void load(TRITONBACKEND_Backend *backend, uint32_t number) {
+    static const char *const names[MODELS] = {"m", "n"};
     TRITONBACKEND_Model *model = calloc(1, sizeof *model);
     model->backend = backend;
+    model->name = names[number];
     check(TRITONBACKEND_ModelInitialize(model));
-    instance = calloc(1, sizeof *instance);
-    instance->model = model;
-    check(TRITONBACKEND_ModelInstanceInitialize(instance));
+    instances[number] = calloc(1, sizeof *instances[number]);
+    instances[number]->model = model;
+    check(TRITONBACKEND_ModelInstanceInitialize(instances[number]));
 }
 
 static void unload(TRITONBACKEND_ModelInstance *old) {
@@ -521,13 +528,16 @@ int main(int count, char **given) {
     const char *minor = getenv("FAKE_API_MINOR"), *wait = getenv("FAKE_WAIT_S");
     is_streamed = getenv("FAKE_STREAMED");
     is_packed = is_streamed || getenv("FAKE_PACKED");
+    model_count = getenv("FAKE_MODELS") ? MODELS : 1;
     api_minor = minor ? (uint32_t)atoi(minor) : TRITON_API_MINOR;
     snprintf(
         config.json, sizeof config.json, "{\"cmdline\":{\"socket\":\"%s\",\"wait-s\":\"%s\"}}",
         given[1], wait ? wait : "60");
     TRITONBACKEND_Backend backend = {0};
     check(TRITONBACKEND_Initialize(&backend));
-    load(&backend);
+    for (uint32_t i = 0; i < model_count; i++) {
+        load(&backend, i);
+    }
     pthread_t clients[64];
     for (int i = 0; i < threads; i++) {
         const uintptr_t seed = (uintptr_t)(atoi(given[5]) * 1000 + i + 1);
@@ -536,9 +546,11 @@ int main(int count, char **given) {
     for (int i = 0; i < 5; i++) { // reloads in the midst of it
         usleep(20000);
         pthread_rwlock_wrlock(&reload);
-        TRITONBACKEND_ModelInstance *old = instance;
-        load(&backend);
-        unload(old);
+        for (uint32_t each = 0; each < model_count; each++) {
+            TRITONBACKEND_ModelInstance *old = instances[each];
+            load(&backend, each);
+            unload(old);
+        }
         pthread_rwlock_unlock(&reload);
     }
     while (!wanted.requests && getchar() != EOF) {
@@ -547,7 +559,9 @@ int main(int count, char **given) {
     for (int i = 0; i < threads; i++) {
         pthread_join(clients[i], NULL);
     }
-    unload(instance);
+    for (uint32_t i = 0; i < model_count; i++) {
+        unload(instances[i]);
+    }
     check(TRITONBACKEND_Finalize(&backend));
     for (int i = 0; i < CODES; i++) {
         printf("%d %llu\n", i, (unsigned long long)ended[i]);

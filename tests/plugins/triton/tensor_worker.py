@@ -1,13 +1,15 @@
 """A worker of fake_triton's model, without torch.
 
-    tensor_worker.py SOCKET DIM FAIL_EVERY CHILD
+    tensor_worker.py SOCKET DIM FAIL_EVERY CHILD MODEL [LOCK]
 
 It attaches as every worker does. One batch of FAIL_EVERY fails, and so does the page that it writes
-on; 0: none. With CHILD 1 a child of it has its connection, too, until the worker's input ends.
+on; 0: none. With CHILD 1 a child of it has its connection, too, until the worker's input ends. With
+LOCK it says where it runs, and into that file if anybody else runs there while it does.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import socket
 import subprocess
@@ -32,13 +34,31 @@ def specs(dim):
     return inputs, (TensorSpec("y", "float32", (4,)), TensorSpec("z", "int64", (1,)))
 
 
-def main(path, dim, fail_every, has_child):
+class Alone:
+    """Holds a lock, which nobody else must hold."""
+
+    def __init__(self, path):
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+
+    def __enter__(self):
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.write(self._file, b"x")
+
+    def __exit__(self, *_):
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def main(path, dim, fail_every, has_child, model, lock=None):
     inputs, outputs = specs(dim)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
     if has_child:
         subprocess.Popen(["cat"], pass_fds=[connection.fileno()])
-    attach = Attach("m", "1", inputs, outputs, BATCH, os.getpid(), slot=SLOT, slices=SLICES)
+    place = {"slot": SLOT, "slices": SLICES, "place": SLICES if lock else 0}
+    attach = Attach(model, "1", inputs, outputs, BATCH, os.getpid(), **place)
+    alone = Alone(lock) if lock else contextlib.nullcontext()
     send(connection, attach.to_json())
     answer, (udp, doorbell, front, pool, *rings) = receive(connection)
     queue = TensorQueue.attach(rings, inputs, outputs)
@@ -68,14 +88,15 @@ def main(path, dim, fail_every, has_child):
                 queue.words[queue.entry(entry, "entry_pieces")] = 1 << 30
             end.answer(batch, [500] * batch.count)
             continue
-        end.gather(batch, 0, batch.count, into)
-        for row in range(batch.count):
-            entry = batch.entries[row]
-            results[0][entry] = x[row, :4] + 1
-            results[1][entry] = 2 * b[row]
+        with alone:
+            end.gather(batch, 0, batch.count, into)
+            for row in range(batch.count):
+                entry = batch.entries[row]
+                results[0][entry] = x[row, :4] + 1
+                results[1][entry] = 2 * b[row]
         end.answer(batch, [200] * batch.count)
 
 
 if __name__ == "__main__":
     with contextlib.suppress(EOFError, OSError):  # who served it is gone
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1", *sys.argv[5:])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shunter.batching.page import holds
-from shunter.batching.page.layout import RUNNERS_OFFSET
+from shunter.batching.page.layout import RUNNERS_OFFSET, Order
 from shunter.batching.page.slices import EVERY
 from shunter.batching.queue.attach import Attach, listen, receive
 from shunter.batching.queue.native_parts import Parts, PartsEnd
@@ -73,10 +73,17 @@ class Site:
         self.reception = Reception(self.attach_at, self.at, lambda: 1e12)
         self.reception.start()
 
-    def worker(self, dim, fail_every=0, *, child=False, at=None):
+    def worker(self, dim, fail_every=0, *, child=False, at=None, model="m", lock=()):
         command = [sys.executable, str(HERE / "tensor_worker.py")]
-        command += [str(at or self.attach_at), str(dim), str(fail_every), str(int(child))]
+        command += [str(at or self.attach_at), str(dim), str(fail_every), str(int(child)), model]
+        command += map(str, lock)
         self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        return self._processes[-1]
+
+    def pool(self, dim):
+        """A process that serves m and n."""
+        command = [sys.executable, str(HERE / "pool_worker.py"), str(self.attach_at), str(dim)]
+        self._processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         return self._processes[-1]
 
     def serve(self, threads, requests, dim, *, seed=1, cancels=0, **variables):
@@ -255,6 +262,46 @@ def test_what_a_killed_worker_held_runs_again(site):
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
     assert count(found) > 1000
+
+
+def test_two_models_of_one_process_have_room_for_two_batches_together(site):
+    """Also when the process was killed with batches of both."""
+    killed = site.pool(16)
+    server = site.serve(6, 0, 16, FAKE_MODELS="2", seed=2, cancels=20)
+    wait_until(lambda: answered(site) > 500)
+    os.kill(killed.pid, signal.SIGKILL)
+    before = answered(site)
+    pool = site.pool(16)
+    wait_until(lambda: answered(site) > before + 500)
+    with site.backend() as backend:
+        assert min(each["answered"] for each in backend.functions()) > 100
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    assert pool.communicate(timeout=PATIENCE_S)[0] == "2\n"
+
+
+def test_models_take_turns_where_the_control_page_asks_for_it(site, tmp_path):
+    """Also when one of their workers is killed, and again when nobody asks for it any more."""
+    page, lock = ServerPage(tmp_path / "page", os.getpid(), ""), tmp_path / "lock"
+    lock.touch()
+    page.page.write_turns(Order.CONCURRENT, Order.CONCURRENT, True)
+    server = site.serve(6, 0, 16, FAKE_MODELS="2", cancels=20)
+    with site.backend() as backend:
+        backend.hold_on(page.page.descriptor)
+    killed, _ = (site.worker(16, model=model, lock=[lock]) for model in "mn")
+    wait_until(lambda: answered(site) > 500)
+    os.kill(killed.pid, signal.SIGKILL)
+    site.worker(16, model="m", lock=[lock])
+    before = answered(site)
+    wait_until(lambda: answered(site) > before + 500)
+    assert lock.read_text() == ""
+    with site.backend() as backend:
+        assert min(each["answered"] for each in backend.functions()) > 100
+    page.page.write_turns(Order.CONCURRENT, Order.CONCURRENT, False)
+    wait_until(lock.read_text)  # they run at once
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    page.close()
 
 
 def test_the_backend_serves_on_without_its_host_and_takes_workers_of_the_next(site):

@@ -67,6 +67,7 @@ bool shunter_hold_on(struct shunter_backend *backend, int descriptor) {
     backend->page = page;
     show(backend, now_ns, true);
     pthread_mutex_unlock(&backend->lock);
+    shunter_see_turns(backend);
     return true;
 }
 

@@ -36,6 +36,9 @@ void shunter_hold_where(struct shunter_function *function, int32_t slot);
 /* Say that the holder lives. */
 void shunter_hold_lives(struct shunter_backend *backend, uint64_t now_ns);
 
+/* Take turns as the page asks for (turns.c). */
+void shunter_see_turns(struct shunter_backend *backend);
+
 bool shunter_say(int connection, const void *message, size_t length);
 
 /* What is being told to a host; it may read more slowly than this is said. */
