@@ -41,10 +41,7 @@ _RANGES = {
     "slot": (-1, SLOT_COUNT - 1),
     "slices": (0, EVERY),
     "pool": (0, MOST_POOLS),
-<<<<<<< HEAD
-=======
     "place": (0, EVERY),
->>>>>>> main
 }
 
 
@@ -81,12 +78,9 @@ class Attach:
     """Whether a request whose worker died may run again that does not say so itself."""
     pool: int = 0
     """Number of the process that it shares with other models, from 1; 0: it has its own."""
-<<<<<<< HEAD
-=======
     place: SliceSet = 0
     """Where it runs, whatever the class of its requests; 0: that is not known, and it waits for no
     turn there."""
->>>>>>> main
 
     @property
     def carried_inputs(self) -> tuple[TensorSpec, ...]:
