@@ -3,7 +3,7 @@
 The scheduling class ``SCHED_IDLE`` gets what nobody wants, on whatever CPU that is. Coming back
 from it needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is tried first, on a
 thread that ends; without it a load is an ordinary one, on the worker's own cores. On a host that
-has nothing to spare it would take for ever; after ``PATIENCE_S`` it becomes an ordinary one.
+has nothing to spare it would take for ever; after ``patience_s`` it becomes an ordinary one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATIENCE_S = 15.0
 
 
 def begin(
-    cpus: Collection[int], near: Collection[int], patience_s: float | None = None
+    cpus: Collection[int], near: Collection[int], patience_s: float = PATIENCE_S
 ) -> Callable[[], None]:
     """Take only what others leave, on ``near`` CPUs. Returns what ends it, on ``cpus``."""
 
@@ -31,7 +31,7 @@ def begin(
         end()
 
     # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(PATIENCE_S if patience_s is None else patience_s, end)
+    timer = threading.Timer(patience_s, end)
     timer.daemon = True
     timer.start()
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -40,13 +40,11 @@ def begin(
     return end_now
 
 
-def begin_idle(
-    step_back: Callable[[], None], patience_s: float | None = None
-) -> Callable[[], None]:
+def begin_idle(step_back: Callable[[], None], patience_s: float = PATIENCE_S) -> Callable[[], None]:
     """Load best effort behind everyone else, but not for ever. Returns what ends the load.
 
     ``step_back`` puts this process in its class. A host that has nothing to spare for a while would
-    let the load run into its time-out, so after ``PATIENCE_S`` it becomes an ordinary one, until
+    let the load run into its time-out, so after ``patience_s`` it becomes an ordinary one, until
     it is done. Where a process cannot come back, it stays behind.
     """
     if not can_return_from_idle():
@@ -67,7 +65,7 @@ def begin_idle(
             _each_thread(_step_back)
 
     # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(PATIENCE_S if patience_s is None else patience_s, lose_patience)
+    timer = threading.Timer(patience_s, lose_patience)
     timer.daemon = True
     timer.start()
     step_back()

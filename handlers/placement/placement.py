@@ -42,7 +42,13 @@ from pathlib import Path
 from shunter.allocator.cpus.claims import CoreClaims, claims_path
 from shunter.allocator.cpus.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
 from shunter.allocator.cpus.discovery import read_topology
-from shunter.handlers.placement import gentle
+from shunter.handlers.placement.gentle import (
+    PATIENCE_S,
+    begin,
+    begin_idle,
+    can_return_from_idle,
+    move_threads,
+)
 
 CORES_VARIABLE = "SHUNTER_CORES"
 THREADS_VARIABLE = "SHUNTER_THREADS"
@@ -95,7 +101,7 @@ class Placement:
     """Pids of the workers it replaces."""
     gentle: bool = False
     """Whether it loads its model behind everyone else."""
-    patience_s: float | None = None
+    patience_s: float = PATIENCE_S
     """How long it does so at most."""
 
 
@@ -141,9 +147,9 @@ def _read_threads(text: str | None) -> int | None:
     return int(text)
 
 
-def _read_seconds(text: str | None) -> float | None:
+def _read_seconds(text: str | None) -> float:
     if not text:
-        return None
+        return PATIENCE_S
     if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text, re.ASCII):
         raise PlacementError(f"{PATIENCE_VARIABLE}={text!r}: must be a number of seconds")
     return float(text)
@@ -180,18 +186,14 @@ class Place:
             if not environ.get("OMP_WAIT_POLICY"):
                 environ.setdefault(SPIN_VARIABLE, SPINS)
             must = environ.get(PREEMPTIBLE_VARIABLE) != "1"
-            self._end_gentle = gentle.begin_idle(
-                lambda: _yield_to_others(must=must), placement.patience_s
-            )
+            self._end_gentle = begin_idle(lambda: _yield_to_others(must=must), placement.patience_s)
             if group := environ.get(CGROUP_VARIABLE):
                 _join(Path(group))
-        elif placement.gentle and gentle.can_return_from_idle():
+        elif placement.gentle and can_return_from_idle():
             mine = os.sched_getaffinity(0)
             # A library that binds its threads does so to the CPUs that it finds at its start.
             binds = any(environ.get(name) for name in BINDING_VARIABLES)
-            self._end_gentle = gentle.begin(
-                mine, mine if binds else near, placement.patience_s
-            )
+            self._end_gentle = begin(mine, mine if binds else near, placement.patience_s)
 
     def settle(self) -> None:
         """The model is loaded: take the whole place, at the usual priority or at that of idle."""
@@ -200,7 +202,7 @@ class Place:
             self._end_gentle = None
         if self._lacks_cores and (cores := self._claim()) is not None:
             # They were free only now: those who had them were still ending.
-            gentle.move_threads(os.sched_getaffinity(0), cores)
+            move_threads(os.sched_getaffinity(0), cores)
         elif self._lacks_cores:
             print(
                 f"Model worker is not pinned: no NUMA node has {self._placement.threads} CPUs that "

@@ -105,27 +105,26 @@ class Exchange(Connection):
 
     def _begin_some(self, core: NativeSession) -> bool:
         """As many as are worth a look at what has come meanwhile; False: not all of these."""
-        room = BURST_BYTES
+        room, goes_on = BURST_BYTES, True
         try:
-            if len(self.waiting) > 1:
+            if several := len(self.waiting) > 1:
                 core.cork(True)
-            while self.waiting and core.may_begin and room > 0:
+            while goes_on and self.waiting and core.may_begin and room > 0:
                 call = self.waiting[0]
                 if call.within not in (None, core):  # there it means nothing
                     self.waiting.popleft().end(error_of(WireStatus.UNKNOWN_SESSION))
                     continue
                 left_ns = call.deadline_ns - self.now
                 call.req_id = core.start(call, max(1, left_ns // 1000) if call.deadline_ns else 0)
-                if not call.req_id:
-                    core.cork(False)
-                    return False
-                self.running[call.req_id] = self.waiting.popleft()
-                room -= call.inputs[0].size if call.rows else core.request_bytes
-            core.cork(False)
+                if goes_on := call.req_id != 0:
+                    self.running[call.req_id] = self.waiting.popleft()
+                    room -= call.inputs[0].size if call.rows else core.request_bytes
+            if several:
+                core.cork(False)
         except OSError as lost:
             self.lose(reason_of(lost))
             return False
-        return True
+        return goes_on
 
     def ask_alone(
         self, inputs: Sequence[Array], options: Options, timeout_s: float, *, spin: bool

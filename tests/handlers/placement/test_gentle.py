@@ -151,8 +151,7 @@ assert late and policies(None, *late) == [os.SCHED_OTHER] * 2
 @needs_privilege
 def test_the_patience_of_a_load_is_limited():
     run("""
-gentle.PATIENCE_S = 0.5
-end = gentle.begin(cpus, cpus)
+end = gentle.begin(cpus, cpus, 0.5)
 during = Thread()
 assert policies(during) == [os.SCHED_IDLE]
 while policies(None, during) != [os.SCHED_OTHER] * 2:

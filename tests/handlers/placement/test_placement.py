@@ -272,7 +272,7 @@ def test_under_a_quota_nobody_is_pinned(monkeypatch, capsys, tmp_path):
 
 
 GENTLY = """
-gentle.can_return_from_idle = lambda: PERMITTED
+placement.can_return_from_idle = lambda: PERMITTED
 place = take()
 say()
 place.settle()
