@@ -61,7 +61,8 @@ test-fast: $(INSTALLED) library ## run only tests that start no process: no serv
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \
 	  packrat_reconfigure optimizer profile_cost estimator faults worker_receive rpc_tax rpc_load rpc_batches rpc_attack \
-	  rpc_faults rpc_fair preempt disb slowdown protean_cpu house; do \
+	  rpc_faults rpc_fair rpc_threads preempt disb slowdown protean_cpu protean_sim mig_faults triton_sweep triton_slo \
+	  triton_packrat triton_faults rafiqi_cache many_models fairness soak_pool swap house; do \
 	  echo "== $$name $(BENCH_ARGS)"; $(BIN)/python bench/$$name.py $(BENCH_ARGS) || exit 1; \
 	done
 
@@ -70,6 +71,7 @@ check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warning
 	$(BIN)/python -m shunter.batching.emit --check
 	$(BIN)/python -m shunter.nic_frontend.emit --check
 	$(BIN)/python -m shunter.plugins.triton.emit --check
+	$(BIN)/python -m shunter.handlers.pool.emit --check
 	$(BIN)/shunter jar --force
 
 docs: $(INSTALLED) ## build the documentation as a site in site/

@@ -55,6 +55,7 @@ class BuildCompiled(build_py):
             warnings.warn(f"the wheel carries no TorchServe plugin jar: {error}", stacklevel=1)
         try:
             library.build(package / "nic_frontend" / library.LIBRARY)
+            library.build_seat(package / library.SEAT.relative_to(library.HERE.parent))
         except library.BuildError as error:
             warnings.warn(
                 f"the wheel carries no library for the network front end: {error}", stacklevel=1

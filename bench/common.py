@@ -14,8 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,19 @@ def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     rank = max(1, -(-len(ordered) * int(share * 1_000_000) // 1_000_000))
     return ordered[rank - 1]
+
+
+def slope(samples: Iterable[Row], name: str) -> float:
+    """MiB per minute: the median over pairs, without the first quarter, in which caches fill.
+
+    >>> slope([{"s": 60 * i, "all": 100 + i} for i in range(8)], "all")
+    1.0
+    """
+    rows = list(samples)
+    rows = rows[len(rows) // 4 :]
+    rows = rows[:: max(1, len(rows) // 300)]
+    found = [60 * (b[name] - a[name]) / (b["s"] - a["s"]) for a, b in combinations(rows, 2)]
+    return round(statistics.median(found), 4) if found else float("nan")
 
 
 def result_path(name: str, quick: bool) -> Path:

@@ -6,6 +6,11 @@ interleaved, one plain ``memcpy`` of as many bytes between two buffers whose pag
 which is what the memory of this host can do. ``swap_vs_copy_limit`` is the plain copy's
 time by the swap's, for the largest model. A row says too when the first group had come,
 and how long the very first swap took, whose pages the kernel had to fill with zeros first.
+
+Examples:
+    python bench/swap.py               # 41 rounds of each size, about a minute
+    python bench/swap.py --quick
+    python bench/swap.py --rounds 101
 """
 
 from __future__ import annotations

@@ -31,20 +31,18 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import psutil
-from common import Parser, Progress, Row, keep, write_result
+from common import Parser, Progress, Row, keep, slope, write_result
 from rivals.environments import Unavailable
 from rpc.models import real_models
 from triton_callers import CANCELLED, KINDS, RIGHT, UNLOADED, WRONG, Callers, Questions, modules
@@ -204,19 +202,6 @@ class Memory(threading.Thread):
     def stop(self) -> None:
         self._over.set()
         self.join()
-
-
-def slope(samples: Iterable[Row], name: str) -> float:
-    """MiB per minute: the median over pairs, without the first quarter, in which caches fill.
-
-    >>> slope([{"s": 60 * i, "all": 100 + i} for i in range(8)], "all")
-    1.0
-    """
-    rows = list(samples)
-    rows = rows[len(rows) // 4 :]
-    rows = rows[:: max(1, len(rows) // 300)]
-    found = [60 * (b[name] - a[name]) / (b["s"] - a["s"]) for a, b in combinations(rows, 2)]
-    return round(statistics.median(found), 4) if found else float("nan")
 
 
 def soak(

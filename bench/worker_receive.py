@@ -32,10 +32,10 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.protocol.otf_message_handler import retrieve_msg
 from ts.service import Service
 
+from shunter.handlers.torchserve.connection import answer
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.torchserve.output import LINES, LineHandler
 from shunter.handlers.torchserve.receive import Receiver
-from shunter.handlers.torchserve.serving import answer
 
 NAME = "worker_receive"
 METRICS = """

@@ -1,4 +1,4 @@
-"""Compile the C sources of the data path into its shared library.
+"""Compile the C sources of the data path into its shared library, and the seat of pooled models.
 
 As with the plugin jar, one rule for a checkout, an editable install and a wheel: the library lies
 in ``build/`` beside this file. A wheel is built with it; anywhere else :func:`ensure` builds it on
@@ -29,12 +29,17 @@ LIBRARY = "build/libshunter.so"
 # Copies of a rule give the same numbers only if none of them multiplies and adds in one rounding.
 FLAGS = ("-std=c11", "-O2", "-g", "-fPIC", "-shared", "-pthread", "-ffp-contract=off")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
+SEAT = HERE.parent / "handlers/pool/build/shunter-seat"
+"""A worker that only holds the place of a pooled model; it stands where those look who run it."""
+SEAT_SOURCES = HERE.parent / "handlers/pool/c"
+SEAT_FLAGS = ("-std=c11", "-O2", "-g")
 LIBRARIES = ("-ldl",)
 """Part of libc since glibc 2.34."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 WITHOUT_VERBS = b"built without rdma-core's header"
 """In a library that cannot serve RDMA devices."""
 _MARK = b"shunter-source-sha256="
+_SEAT_MARK = b"shunter-seat-sha256="
 _ADVICE = "install a C compiler (Debian: apt-get install gcc libc6-dev)"
 
 
@@ -79,25 +84,51 @@ def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
 
     ``more``: flags behind the usual ones.
     """
-    library = library or HERE / LIBRARY
     mark = f'-DSHUNTER_SOURCE="{_MARK.decode()}{digest()}"'
+    flags = [*FLAGS, *WARNINGS, *includes(), mark, *more]
+    return _compile(library or HERE / LIBRARY, [*flags, *map(str, sources()), *LIBRARIES])
+
+
+def _compile(wanted: Path, arguments: Sequence[str]) -> Path:
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".so-") as scratch:
-            finished = Path(scratch) / library.name
-            command = [*compiler(), *FLAGS, *WARNINGS, *includes(), mark, *more]
-            command += map(str, sources())
-            command += [*LIBRARIES, "-o", str(finished)]
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=wanted.parent, prefix=".so-") as scratch:
+            finished = Path(scratch) / wanted.name
+            command = [*compiler(), *arguments, "-o", str(finished)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise BuildError(f"{command[0]} failed:\n{done.stderr.strip()}")
-            os.replace(finished, library)
+            os.replace(finished, wanted)
     except FileNotFoundError as error:
         raise BuildError(f"the compiler was not found: {_ADVICE}") from error
     except OSError as error:
-        what = error.filename or library.parent
+        what = error.filename or wanted.parent
         raise BuildError(f"{what}: {error.strerror}") from error
-    return library
+    return wanted
+
+
+def seat_digest() -> str:
+    """As :func:`digest`, of the seat."""
+    total = hashlib.sha256(" ".join((*SEAT_FLAGS, platform.machine())).encode())
+    for path in sorted(SEAT_SOURCES.glob("*.[ch]")):
+        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def ensure_seat() -> Path:
+    """The seat's program; it is built only when it is missing or stale. Raises BuildError."""
+    mark = _SEAT_MARK + seat_digest().encode()
+    return SEAT if SEAT.exists() and mark in SEAT.read_bytes() else build_seat()
+
+
+def build_seat(program: Path | None = None) -> Path:
+    """Compile the seat, without shared libraries where that can be. Raises BuildError."""
+    mark = f'-DSHUNTER_SEAT_SOURCE="{_SEAT_MARK.decode()}{seat_digest()}"'
+    arguments = [*SEAT_FLAGS, *WARNINGS, mark, *map(str, sorted(SEAT_SOURCES.glob("*.c")))]
+    try:
+        return _compile(program or SEAT, [*arguments, "-static"])
+    except BuildError:
+        return _compile(program or SEAT, arguments)
 
 
 def compiler() -> list[str]:
@@ -115,6 +146,7 @@ def main() -> int:
     try:
         library = ensure()
         print(library)
+        ensure_seat()
         if WITHOUT_VERBS in library.read_bytes():
             print(
                 "It has no RDMA backend: rdma-core's header was missing when it was built (Debian: "

@@ -13,7 +13,7 @@ the one place that knows which servers there are. The same tests run over every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +121,8 @@ class HostProcess(Protocol):
 
     name: str
     """As :attr:`Host.name`."""
+    told: Callable[[str], None]
+    """How far its start is; for whoever shows it to a user to replace."""
 
     @property
     def log(self) -> Path:

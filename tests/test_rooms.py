@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shunter.batching import emit
+from shunter.handlers.pool import emit as seat_emit
 from shunter.nic_frontend import emit as wire_emit
 from shunter.plugins.triton import emit as triton_emit
 
@@ -48,8 +49,18 @@ FOLDERS = {
     "handlers/torchserve": {
         "handlers",
         "handlers/placement",
+        "handlers/pool",
         "handlers/preemption",
         "handlers/queue",
+        "handlers/weights",
+    },
+    "handlers/torchserve/pool": {
+        "handlers",
+        "handlers/placement",
+        "handlers/pool",
+        "handlers/preemption",
+        "handlers/queue",
+        "handlers/torchserve",
         "handlers/weights",
     },
     "handlers/weights": set(),
@@ -158,6 +169,7 @@ PURE_FILES = (
     "batching/queue/packed_form.py",
     "batching/queue/tensor_spec.py",
     "handlers/device/ladder.py",
+    "handlers/pool/handover.py",
     "handlers/weights/layout.py",
     "nic_frontend/server/absences.py",
     "nic_frontend/server/model_policy.py",
@@ -366,7 +378,11 @@ def test_the_tests_are_no_package():
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
-EMITTED = emit.emitted_files(ROOT) | wire_emit.emitted_files(ROOT) | triton_emit.emitted_files(ROOT)
+EMITTED = {
+    path: text
+    for each in (emit, wire_emit, triton_emit, seat_emit)
+    for path, text in each.emitted_files(ROOT).items()
+}
 
 
 @pytest.mark.parametrize("path", EMITTED, ids=relative)

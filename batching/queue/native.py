@@ -202,6 +202,19 @@ class WorkerQueue:
         """The queue, the worker, and how it waits, for C."""
         return self.view_at, self._worker, self._wait_at
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a batch that nobody has taken."""
+        words = self.queue.words
+        return bool(words[self.queue.worker(self._worker, "batch_number")] > self._wait.taken)
+
+    def always_ring(self) -> None:
+        """Let the doorbell ring for every batch: somebody else waits for it, and not this.
+
+        :meth:`wait` with a time-out takes that back, and so do parts of answers.
+        """
+        self.queue.words[self.queue.worker(self._worker, "worker_asleep")] = 1
+
     def set_region(self, number: int, memory: Mapping | None) -> None:
         """Inputs may lie in this memory from now on, too; None: not any more."""
         self._regions[number] = RegionView(memory.address, memory.size) if memory else RegionView()

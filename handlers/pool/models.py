@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,8 @@ from torch import nn
 
 from shunter.allocator.memory.devices import Device, Devices, DoesNotFit, Model
 from shunter.allocator.memory.scheduling import ModelScheduler, Rules, Run, Swap, Waiting
-from shunter.handlers.pool.sharable import LoadedApart, load_apart
+from shunter.handlers.pool.process_state import ProcessState
+from shunter.handlers.pool.sharable import LoadedApart, load_apart, seen_changes
 from shunter.handlers.pool.space import ModelSpace, World
 from shunter.handlers.weights.hot import HotModel
 from shunter.handlers.weights.hot_memory import CHUNK, HotMemory, NoRoom, chunks_of
@@ -30,6 +31,18 @@ Service = TypeVar("Service")
 _DEVICE = "hot"
 _BANDWIDTH = 4e9
 """Bytes per second of a copy, until one was measured."""
+
+
+@dataclass
+class Counts:
+    """Since the process began."""
+
+    hits: int = 0
+    """Batches whose weights were all hot."""
+    misses: int = 0
+    swap_s: float = 0.0
+    """That weights took to come."""
+    evictions: int = 0
 
 
 class NotSharable(Exception):
@@ -58,6 +71,28 @@ class PooledModels(Generic[Service]):
         self._models: dict[str, _Pooled[Service]] = {}
         self._coming: dict[str, tuple[Swap, Future[float] | None]] = {}
         """Swaps that are on their way; None: one that could not begin."""
+        self.counts = Counts()
+        self._begun: list[Run] = []
+        """The batch that is next, as the scheduler knows it."""
+        self._served: dict[str, int] = {}
+        """Number of a model's last batch among all."""
+        self._batches = 0
+
+    @property
+    def usual(self) -> ProcessState:
+        """What this process was before it had models."""
+        return self._world.state
+
+    @property
+    def by_use(self) -> list[str]:
+        """Models in hot memory, the one that was used last at the end."""
+        held = self._cache.held
+        return sorted(held, key=lambda name: held[name].last_used)
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """Bytes of hot memory: those that are used, and those that there are."""
+        return self._cache.used, self._cache.budget
 
     @property
     def hot(self) -> set[str]:
@@ -72,15 +107,17 @@ class PooledModels(Generic[Service]):
         modules_of: Callable[[Service], Sequence[nn.Module]],
         *,
         resident: bool = False,
+        state: ProcessState | None = None,
     ) -> Service:
-        """Load a model from the folder of its archive; ``modules_of`` says what it holds.
+        """Load a model from the folder of its archive; ``modules_of`` says what it holds, ``state``
+        what a process of its own would begin with.
 
-        Raises NotSharable, DoesNotFit (a resident one), OSError, and what ``load`` does; the
-        model is not there then.
+        Raises NotSharable, DoesNotFit (a resident one), and what ``load`` does; the model is not
+        there then.
         """
         if name in self._models:
             raise ValueError(f"{name} is registered already")
-        space = ModelSpace(self._world, folder)
+        space = ModelSpace(self._world, folder, state)
         loaded: LoadedApart[Service] = load_apart(space, load)
         if loaded.reasons:
             raise NotSharable(f"{name} needs workers of its own: {'; '.join(loaded.reasons)}")
@@ -89,12 +126,18 @@ class PooledModels(Generic[Service]):
         return loaded.service
 
     def _cold(self, name: str, modules: Sequence[nn.Module], resident: bool) -> HotModel | None:
-        found = share(modules, self._folder)
+        try:
+            found = share(modules, self._folder)
+        except OSError as error:
+            logger.warning("The weights of %s are its own: %s", name, error)
+            return None
         if found is None:
             return None
         hot = HotModel(
             found.weights, found.file.records, data_of(found.file), self._memory, self._copies
         )
+        if not hot.bytes:  # a frozen graph
+            return None
         size = chunks_of(hot.bytes) * CHUNK
         try:
             self._scheduler.devices.register(Model(name, size, resident))
@@ -108,6 +151,7 @@ class PooledModels(Generic[Service]):
     def unregister(self, name: str) -> None:
         """Forget a model between two batches; the host has its memory back then."""
         pooled = self._models.pop(name)
+        self._served.pop(name, None)
         self._world.switch(None)
         if pooled.hot is not None:
             pooled.hot.drop()
@@ -122,21 +166,73 @@ class PooledModels(Generic[Service]):
         now = time.monotonic()
         self._act([Waiting(name, now, batches=0) for name in names if self._is_cached(name)])
 
+    def next_of(self, waiting: Sequence[Waiting]) -> str:
+        """Which of these models' batches :meth:`run` is to be called for now.
+
+        Strict before best effort, then who is hot, then the least recently served. The weights of
+        others that wait begin to come. Where nobody can be hot now, the first runs cold.
+        """
+        now = time.monotonic()
+
+        def rank(each: Waiting) -> tuple[bool, int, float]:
+            return not self._is_urgent(each, now), self._served.get(each.name, 0), each.since
+
+        first = min(waiting, key=rank)
+        is_urgent = self._is_urgent(first, now)
+        able = [
+            each
+            if self._is_urgent(each, now) == is_urgent
+            else replace(each, batches=0)  # it may come meanwhile
+            for each in waiting
+        ]
+        if not self._is_cached(first.name):  # it is as hot as it can be
+            able = [replace(each, batches=0) for each in able]
+        self._begun = self._act(able)
+        return self._begun[0].model if self._begun else first.name
+
+    def skip(self) -> None:
+        """What :meth:`next_of` has said is not run."""
+        for each in self._begun:
+            self._scheduler.batch_ended(each)
+        self._begun = []
+
+    def _is_urgent(self, each: Waiting, now: float) -> bool:
+        ageing_s = self._scheduler.rules.ageing_s
+        return each.strict or (ageing_s > 0 and now - each.since >= ageing_s)
+
     def run(self, name: str, batch: Callable[[Service], Any]) -> Any:
         """Let ``batch`` run with a model's service, in its space."""
         pooled = self._models[name]
+        self._batches += 1
+        self._served[name] = self._batches
         if pooled.hot is None:
             with pooled.space.staying():
                 return batch(pooled.service)
-        runs = self._act([Waiting(name, time.monotonic())])
+        runs, self._begun = self._begun or self._act([Waiting(name, time.monotonic())]), []
         try:
-            pooled.hot.settle()
+            is_hit = pooled.hot.settle()
+            self.counts.hits += is_hit
+            self.counts.misses += not is_hit
             with pooled.space.staying():
                 return batch(pooled.service)
         finally:
             for each in runs:
                 self._scheduler.batch_ended(each)
             self._collect()
+
+    def try_out(self, name: str, batch: Callable[[Service], Any]) -> None:
+        """:meth:`run` for first batches: what goes on beside a model often begins with them.
+
+        Raises NotSharable; it stays registered.
+        """
+
+        def run(service: Service) -> tuple[str, ...]:
+            with seen_changes(self._models[name].space) as reasons:
+                batch(service)
+            return tuple(reasons)
+
+        if reasons := self.run(name, run):
+            raise NotSharable(f"{name} needs workers of its own: {'; '.join(reasons)}")
 
     def _is_cached(self, name: str) -> bool:
         found = self._models.get(name)
@@ -154,6 +250,7 @@ class PooledModels(Generic[Service]):
         return runs
 
     def _begin(self, swap: Swap) -> None:
+        self.counts.evictions += len(swap.evict)
         for name in swap.evict:
             self._hot_of(name).drop()
         try:
@@ -171,7 +268,9 @@ class PooledModels(Generic[Service]):
                     self._scheduler.swap_ended(swap, time.monotonic(), failed=True)
             elif done.done():
                 del self._coming[name]
-                self._scheduler.swap_ended(swap, time.monotonic(), done.result())
+                seconds = done.result()
+                self.counts.swap_s += seconds
+                self._scheduler.swap_ended(swap, time.monotonic(), seconds)
 
     def _hot_of(self, name: str) -> HotModel:
         found = self._models[name].hot

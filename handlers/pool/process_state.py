@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import random
 import sys
@@ -15,6 +17,18 @@ def _variables() -> dict[bytes, bytes]:
     """As this Python keeps them: to decode all of them for each batch would take longer than all
     the rest."""
     return os.environb._data  # type: ignore[attr-defined]
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def _logs() -> tuple[int, tuple[logging.Handler, ...], int]:
+    root = logging.root
+    return root.level, tuple(root.handlers), root.manager.disable
 
 
 @dataclass(frozen=True)
@@ -32,8 +46,11 @@ class ProcessState:
     """Of products of matrices."""
     recursion: int
     folder: str
+    """Empty: it is gone, as that of a model whose server has forgotten it."""
     path: tuple[str, ...]
     environ: dict[bytes, bytes]
+    logs: tuple[int, tuple[logging.Handler, ...], int]
+    """Of the root logger: its level, its handlers, and up to which level nothing is logged."""
 
     @classmethod
     def now(cls) -> ProcessState:
@@ -49,9 +66,10 @@ class ProcessState:
             deterministic=torch.are_deterministic_algorithms_enabled(),
             precision=torch.get_float32_matmul_precision(),
             recursion=sys.getrecursionlimit(),
-            folder=os.getcwd(),
+            folder=_folder(),
             path=tuple(sys.path),
             environ=dict(_variables()),
+            logs=_logs(),
         )
 
     def restore(self) -> None:
@@ -71,8 +89,12 @@ class ProcessState:
             torch.set_float32_matmul_precision(self.precision)
         if sys.getrecursionlimit() != self.recursion:
             sys.setrecursionlimit(self.recursion)
-        if os.getcwd() != self.folder:
-            os.chdir(self.folder)
+        if self.folder and _folder() != self.folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.chdir(self.folder)
+        if _logs() != self.logs:
+            logging.root.level, logging.root.handlers[:], logging.root.manager.disable = self.logs
+            logging.root.manager._clear_cache()  # type: ignore[attr-defined]
         sys.path[:] = self.path
         if _variables() != self.environ:
             for name in _variables().keys() - self.environ.keys():

@@ -10,8 +10,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import psutil
@@ -27,6 +29,7 @@ SHARED_PACKAGES = (
 """Of which no function may be replaced: modules, and classes in them."""
 _KEPT_APART = {("torch", "Storage")}
 """Torch replaces it with the default dtype."""
+_TORCH = Path(torch.__file__).parent
 
 
 class _Process:
@@ -44,6 +47,15 @@ class _Process:
         }
         self.device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
+    def restore(self) -> None:
+        """Undo what can be undone, for the models that stay: signals, and what was replaced."""
+        for each, handler in self.signals.items():
+            if handler is not None and signal.getsignal(each) is not handler:
+                signal.signal(each, handler)
+        for (name, key), value in self.functions.items():
+            if _members(owner := _named(name)).get(key) is not value:
+                setattr(owner, key, value)
+
 
 def _named(name: str) -> Any:
     package, _, inner = name.rpartition(".")
@@ -60,6 +72,16 @@ def _members(owner: Any) -> dict[str, Any]:
     return {key: value for each in reversed(owner.__mro__) for key, value in vars(each).items()}
 
 
+def _is_as_it_was(now: Any, before: Any) -> bool:
+    """Also when torch itself has wrapped a function of its own, as one of its parts does to
+    ``torch.manual_seed`` when somebody imports it first."""
+    if now is before:
+        return True
+    code = getattr(now, "__code__", None)
+    is_torchs = code is not None and Path(code.co_filename).is_relative_to(_TORCH)
+    return is_torchs and getattr(now, "__wrapped__", None) is before
+
+
 def _changes(before: _Process, after: _Process) -> list[str]:
     found = []
     if names := sorted(each.name for each in after.threads - before.threads if each.is_alive()):
@@ -71,7 +93,7 @@ def _changes(before: _Process, after: _Process) -> list[str]:
         names = [signal.Signals(each).name for each in sorted(changed)]
         found.append(f"it handles signals: {', '.join(names)}")
     for (name, key), value in before.functions.items():
-        if after.functions.get((name, key)) is not value:
+        if not _is_as_it_was(after.functions.get((name, key)), value):
             found.append(f"it replaces {name}.{key}")
     if before.device is not None and after.device != before.device:
         found.append("it chooses a device of its own")
@@ -93,15 +115,19 @@ def load_apart(space: ModelSpace, load: Callable[[], Service]) -> LoadedApart[Se
     with space:
         service = load()
         reasons = _reasons(space, before)
+        if reasons:
+            before.restore()
     return LoadedApart(service, tuple(reasons))
 
 
-def run_apart(space: ModelSpace, run: Callable[[], Any]) -> tuple[Any, Sequence[str]]:
-    """The same for a first batch: threads and the like often begin with it."""
-    before = _Process()
-    with space:
-        answer = run()
-        return answer, _reasons(space, before)
+@contextmanager
+def seen_changes(space: ModelSpace) -> Iterator[list[str]]:
+    """The same for what a model does inside, in its space; the reasons are there at the end."""
+    before, reasons = _Process(), list[str]()
+    yield reasons
+    reasons += _reasons(space, before)
+    if reasons:
+        before.restore()
 
 
 def _reasons(space: ModelSpace, before: _Process) -> list[str]:

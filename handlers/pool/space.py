@@ -60,10 +60,11 @@ class World:
 class ModelSpace:
     """Where the code of one model runs: ``with space: ...``, or ``with space.staying(): ...``."""
 
-    def __init__(self, world: World, folder: Path) -> None:
-        """``folder``: of its archive."""
+    def __init__(self, world: World, folder: Path, state: ProcessState | None = None) -> None:
+        """``folder``: of its archive; ``state``: that a process of its own would begin with, with
+        the paths that lead to the archive."""
         self._world, self._folder = world, folder.resolve()
-        self._state: ProcessState | None = None
+        self._state = state
         """Its own, as it was when it was put away."""
         self._modules: dict[str, ModuleType] = {}
         """Those from its folder, as long."""
@@ -128,7 +129,10 @@ class ModelSpace:
 
         What the process had before any model stays: a worker of one model finds that, too.
         """
-        names = {each.partition(".")[0] for each in os.listdir(self._folder)}
+        try:
+            names = {each.partition(".")[0] for each in os.listdir(self._folder)}
+        except FileNotFoundError:  # its server has forgotten it; what was loaded stays
+            names = {each.partition(".")[0] for each in self._modules}
         tops = {name for name in names if name in sys.modules} - self._world.modules
         if tops:
             yield from (name for name in sys.modules if name.partition(".")[0] in tops)

@@ -11,8 +11,9 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,41 @@ logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
 _LOOK_NS = 1_000_000_000
+GONE = (OSError, EOFError, AttachError, QueueError, LibraryError)
+"""There is no front end, or it makes no sense."""
+
+
+@dataclass
+class Attachment:
+    """A front end that gives batches, until it is gone."""
+
+    end: WorkerQueue
+    words: FrontEndWords
+    worker: QueueWorker | PackedQueueWorker
+    doorbell: int
+    _held: ExitStack
+
+    def run_next(self, others: Sequence[int], spin_us: int, wait_ns: int) -> bool:
+        """One batch, and answers to all that are finished; whether there was one.
+
+        ``others``: see :meth:`WorkerQueue.wait`. Raises what is in ``GONE``.
+        """
+        batch = self.end.wait(others, spin_us, wait_ns)
+        if batch is not None:
+            self.worker.begin(batch)
+        while finished := self.worker.finished():
+            self.end.answer(*finished)
+        return batch is not None
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._held.close()
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class FrontEndLink:
@@ -61,8 +97,8 @@ class FrontEndLink:
         ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``backlog``: of streamed
         answers; ``on_device`` makes the model ready there, see :func:`device_model`; ``outlives``:
         what started it is not what is served: it goes on until its front end ends."""
-        self._outlives = outlives
-        self._path, self._attach, self._device = path, attach, device
+        self.outlives = outlives
+        self.path, self._attach, self._device = path, attach, device
         self._infer: Any = infer
         self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
         self._backlog = backlog
@@ -94,15 +130,16 @@ class FrontEndLink:
         while True:
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                    connection.connect(str(self._path))
+                    connection.connect(str(self.path))
                     self._serve(connection, server, is_over)
                     return
-            except (OSError, EOFError, AttachError, QueueError, LibraryError) as error:
-                self._tell(error)
+            except GONE as error:
+                self.tell(error)
             if select.select([server], [], [], RETRY_S)[0] and is_over():
                 return
 
-    def _tell(self, error: Exception) -> None:
+    def tell(self, error: Exception) -> None:
+        """Why there is no front end now."""
         text = f"{type(error).__name__}: {error}"
         if text != self._told:  # once, not twice a second
             # That none is there yet, or not any more, is as it should be.
@@ -114,8 +151,20 @@ class FrontEndLink:
         self, connection: socket.socket, server: socket.socket, is_over: Callable[[], bool]
     ) -> None:
         """Serve one front end until it is over. Raises OSError or EOFError when it is gone."""
+        self.greet(connection)
+        with self.attached(connection) as attachment:
+            self._work(connection, server, is_over, attachment)
+
+    def greet(self, connection: socket.socket) -> None:
+        """Say to a front end which model this is. Raises OSError."""
+        send(connection, self._attach.to_json())
+
+    def attached(self, connection: socket.socket) -> Attachment:
+        """What a front end answers to that; this waits for it.
+
+        Raises OSError, EOFError, AttachError, QueueError, LibraryError.
+        """
         with ExitStack() as stack:
-            send(connection, self._attach.to_json())
             answer, descriptors = receive(connection)
             if "refused" in answer:
                 raise AttachError(answer["refused"])
@@ -147,7 +196,7 @@ class FrontEndLink:
             self._told = ""
             worker = self._worker_of(end)
             stack.callback(worker.close)
-            self._work(connection, server, is_over, worker, end, words)
+            return Attachment(end, words, worker, doorbell, stack.pop_all())
 
     def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
         attach, device = self._attach, self._device
@@ -163,20 +212,16 @@ class FrontEndLink:
         connection: socket.socket,
         server: socket.socket,
         is_over: Callable[[], bool],
-        worker: QueueWorker | PackedQueueWorker,
-        end: WorkerQueue,
-        words: FrontEndWords,
+        attachment: Attachment,
     ) -> None:
         others = [connection.fileno(), server.fileno()]
         deadline = look = 0.0
+        worker, words = attachment.worker, attachment.words
         while True:
             pause_ns = worker.pause_ns()
-            batch = end.wait(others, self._spin_us, _LOOK_NS if pause_ns is None else pause_ns)
-            if batch is not None:
-                worker.begin(batch)
-            while finished := worker.finished():
-                end.answer(*finished)
-            if (batch is not None or pause_ns is not None) and time.monotonic() < look:
+            wait_ns = _LOOK_NS if pause_ns is None else pause_ns
+            had_batch = attachment.run_next(others, self._spin_us, wait_ns)
+            if (had_batch or pause_ns is not None) and time.monotonic() < look:
                 continue
             look = time.monotonic() + _LOOK_NS / 1e10  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
@@ -186,7 +231,7 @@ class FrontEndLink:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
                 others = others[:1]
-                if not self._outlives:
+                if not self.outlives:
                     send(connection, {"leave": True})
                     deadline = time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:

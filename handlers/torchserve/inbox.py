@@ -37,15 +37,39 @@ class Disconnected(Exception):
 class Inbox:
     """Fields of one connection, in the order in which they come."""
 
-    def __init__(self, sock: socket.socket, size: int = BUFFER_SIZE) -> None:
-        """Receive from ``sock``, which must block, through a buffer of ``size`` bytes."""
+    def __init__(
+        self, sock: socket.socket, size: int = BUFFER_SIZE, *, first: bytes = b""
+    ) -> None:
+        """Receive from ``sock``, which must block, through a buffer of ``size`` bytes.
+
+        ``first``: what somebody else has received of it already.
+        """
         self._sock = sock
         self._data = bytearray(size)
         self._view = memoryview(self._data)
         self._pos = 0
-        self._end = 0
+        self._end = len(first)
+        self._view[: len(first)] = first
         # Raised when bytes in the buffer move, so that who remembers a position knows.
         self._shifts = 0
+
+    def look(self) -> bytes:
+        """The next byte, which stays, if it is there: nothing when the peer is gone.
+
+        Raises BlockingIOError: it is not.
+        """
+        if self._pos < self._end:
+            return bytes(self._data[self._pos : self._pos + 1])
+        return self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something was received that nobody has taken."""
+        return self._pos < self._end
+
+    def received(self) -> bytes:
+        """All that was received so far. Only while that is one short message."""
+        return bytes(self._view[: self._end])
 
     def byte(self) -> bytes:
         """Take one byte, when it comes."""

@@ -12,6 +12,15 @@ class LoadFailed(Exception):
     """The model did not load; why is in the log, and was answered."""
 
 
+class Refused(Exception):
+    """The model did not load; what to answer."""
+
+    def __init__(self, code: int, text: str) -> None:
+        """``text``: with the cause, as far as it is known."""
+        super().__init__(f"{code} - {text}")
+        self.code, self.text = code, text
+
+
 class LastError(logging.Handler):
     """Remembers the last exception that was logged: TorchServe's loader tells only its kind."""
 

@@ -107,6 +107,10 @@ class LineWriter:
             self.flush()
             self._armed = False
 
+    def start(self) -> None:
+        """Start the thread that writes late, now and not with the first line."""
+        self._has_thread()
+
     def _has_thread(self) -> bool:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="shunter-lines", daemon=True)

@@ -89,9 +89,11 @@ class PreambleCache:
 class Receiver(Inbox):
     """Messages of one connection, in the order in which they come."""
 
-    def __init__(self, sock: socket.socket, size: int = BUFFER_SIZE) -> None:
-        """Receive from ``sock``, which must block, through a buffer of ``size`` bytes."""
-        super().__init__(sock, size)
+    def __init__(
+        self, sock: socket.socket, size: int = BUFFER_SIZE, *, first: bytes = b""
+    ) -> None:
+        """See :class:`Inbox`."""
+        super().__init__(sock, size, first=first)
         self._preambles = PreambleCache()
         self._last: Preamble | None = None
 

@@ -16,6 +16,10 @@ from collections.abc import Sequence
 
 from shunter.handlers.placement.allocation import start_anew_if_wanted
 from shunter.handlers.placement.placement import Place, PlacementError, read_placement
+from shunter.handlers.pool.seat import take_if_wanted
+
+POOL = "shunter.handlers.torchserve.pool.worker"
+"""The program of a process that has several models."""
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -62,6 +66,7 @@ def _forget_working_directory() -> None:
 
 
 if __name__ == "__main__":
+    take_if_wanted(POOL, os.environ)
     start_anew_if_wanted()
     _forget_working_directory()
     sys.exit(main())

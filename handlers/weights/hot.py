@@ -66,10 +66,15 @@ class HotModel:
         memory: HotMemory,
         copies: Executor,
     ) -> None:
-        """``cold``: the data of ``records``, which are the content of ``weights``, as bytes."""
-        self._weights, self._records, self._cold = weights, records, cold
-        self._memory, self._copies = memory, copies
-        self.bytes = records[-1].end
+        """``cold``: the data of ``records``, which are the content of ``weights``, as bytes.
+
+        Constants of graphs stay there: what the graph has made of them may lie in their memory.
+        """
+        movable = [each for each in zip(weights, records, strict=True) if not each[0].is_constant]
+        self._weights, self._records = [w for w, _ in movable], [r for _, r in movable]
+        self._cold, self._memory, self._copies = cold, memory, copies
+        self.bytes = self._records[-1].end if movable else 0
+        """Of what comes and goes; the constants are behind it."""
         self._groups: list[Group] = []
         self._settled = 0
         """Groups whose weights are the hot ones."""

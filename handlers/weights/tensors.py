@@ -1,14 +1,18 @@
 """The tensors of a handler's modules whose bytes may lie elsewhere, and how they are moved there.
 
-Parameters and buffers keep their identity: whoever holds one sees the other memory. What a module
-has beside them (packed weights of quantized operators, constants of frozen graphs) stays where it
-is, and so do tensors that share only a part of their memory.
+Parameters and buffers keep their identity: whoever holds one sees the other memory. So do the
+constants of a script's graphs, which are the weights of a frozen one; but the first runs make other
+constants of them, some of which lie in the same memory, so that they are moved once only, before.
+What a module has beside these (packed weights of quantized operators, constants in layouts of
+oneDNN) stays where it is, and so do tensors that share only a part of their memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,6 +45,8 @@ class Weight:
     order: tuple[int, ...]
     """Its dimensions as they lie in memory, the slowest first."""
     others: list[torch.Tensor] = field(default_factory=list)
+    is_constant: bool = False
+    """Of a graph: it may be moved before the first run, and never again."""
 
     @property
     def in_memory_order(self) -> torch.Tensor:
@@ -70,27 +76,53 @@ def named_tensors(models: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tens
                     yield ".".join(filter(None, (str(number), prefix, name))), tensor
 
 
+def named_constants(models: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that are constants of the graphs of scripts, by their places in these."""
+    for number, model in enumerate(models):
+        for prefix, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                for method in module._c._method_names():
+                    graph = module._c._get_method(method).graph
+                    for place, tensor in enumerate(_constants(graph)):
+                        own = f"{method}#{place}"
+                        yield ".".join(filter(None, (str(number), prefix, own))), tensor
+
+
+def _constants(graph: Any) -> Iterator[torch.Tensor]:
+    """Of a graph or block, and of what is inside of it."""
+    for node in graph.nodes():
+        is_tensor = node.kind() == "prim::Constant" and node.hasAttribute("value")
+        if is_tensor and node.kindOf("value") == "t":
+            yield node.t("value")
+        for block in node.blocks():
+            yield from _constants(block)
+
+
 def weights_of(models: Sequence[nn.Module]) -> list[Weight]:
-    """What can be moved, each once, in the order of the layers."""
+    """What can be moved, each once, in the order of the layers; constants of graphs are the last.
+
+    What has several names is a constant if one of them is.
+    """
     found: dict[tuple[object, ...], Weight] = {}
-    for name, tensor in named_tensors(models):
-        order = _order(tensor)
-        if order is None:
-            continue
-        key = (tensor.data_ptr(), tensor.dtype, tensor.size(), tensor.stride())
-        if key in found:
-            found[key].others.append(tensor)
-        else:
-            found[key] = Weight(name, tensor, order)
+    for tensors, are_constants in ((named_tensors, False), (named_constants, True)):
+        for name, tensor in tensors(models):
+            order = _order(tensor)
+            if order is None:
+                continue
+            key = (tensor.data_ptr(), tensor.dtype, tensor.size(), tensor.stride())
+            each = found.setdefault(key, Weight(name, tensor, order))
+            if each.tensor is not tensor:
+                each.others.append(tensor)
+            each.is_constant |= are_constants
     weights = list(found.values())
     alone = _alone(weights)
     return [each for each in weights if id(each) in alone]
 
 
 def bytes_of(models: Sequence[nn.Module]) -> int:
-    """Of all parameters and buffers; what several share counts once."""
+    """Of all parameters, buffers and constants; what several share counts once."""
     sizes = {}
-    for _, tensor in named_tensors(models):
+    for _, tensor in chain(named_tensors(models), named_constants(models)):
         if tensor.layout is torch.strided and not tensor.is_meta:
             sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
     return sum(sizes.values())

@@ -62,7 +62,9 @@ def run(server: HostProcess, console: Console) -> None:
         signal.signal(each, signal.default_int_handler)
     told_to_stop = False
     try:
-        with console.status(f"starting {server.name} and its workers"):
+        what = f"starting {server.name} and its workers"
+        with console.status(what) as status:
+            server.told = lambda text: status.update(f"{what}: {text}")
             server.start()
         _print_addresses(server, console)
         _follow(server, console)

@@ -32,6 +32,10 @@
     allow_strict = ["resnet"]
     strict_secret_file = "/etc/shunter/strict.key"
 
+    [pool]                  # models that share processes
+    workers = 2
+    hot_mb = 2000
+
     [controller]
     interval_ms = 100
 
@@ -47,8 +51,10 @@ is used. A hyphen in a key is as good as an underscore: requests say ``best-effo
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -70,6 +76,7 @@ from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads se
     ModelSettings,
     NicSettings,
     PlacementSettings,
+    PoolSettings,
     PreemptionSettings,
     Settings,
 )
@@ -193,3 +200,20 @@ def _told(error: ValidationError, document: Table, *above: str) -> SettingsError
 
 def _refused(key: str, value: Any, text: str) -> SettingsError:
     return SettingsError(f"{key} = {value!r} is not allowed; allowed: {text}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the settings of pools for a server that starts: shared by all, number, MB, threads."""
+    parser = argparse.ArgumentParser(prog="python -m shunter.plugins.control.settings")
+    parser.add_argument("--config", type=Path)
+    try:
+        pool = load(find(parser.parse_args(argv).config, os.environ, Path())).pool
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(int(pool.models == "shared"), pool.workers, pool.hot_mb, pool.threads)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -21,6 +21,7 @@ from shunter.plugins.control.settings_types import (
     Cap,
     Groups,
     Name,
+    PoolSettings,
     Rank,
     Share,
     Switch,
@@ -289,6 +290,7 @@ class Settings:
     mig: MigSettings = MigSettings()
     autoscaling: AutoscalingSettings = AutoscalingSettings()
     classes: ClassesSettings = ClassesSettings()
+    pool: PoolSettings = PoolSettings()
 
     def for_model(self, name: str) -> ModelSettings:
         """Settings of a model: its own keys, else those of ``[batching]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
@@ -66,3 +66,21 @@ Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Rank = Annotated[int, Field(ge=0, le=1000, strict=True)]
 Groups = Annotated[tuple[Entry, ...], Field(max_length=GROUP_COUNT)]
 ByClass = Annotated[tuple[Groups[Entry], Groups[Entry]], BeforeValidator(classes)]
+
+
+@section
+class PoolSettings:
+    """Processes in which several models have their workers: ``[pool]``.
+
+    Read when a server starts.
+    """
+
+    models: Literal["dedicated", "shared"] = "dedicated"
+    """``shared``: all models share them that say nothing of where they run; else those that say
+    ``pool: shared``."""
+    workers: int = number(1, 1, 64)
+    """Such processes. A model has a worker in each of them."""
+    hot_mb: int = number(0, 0, 1 << 20)
+    """Memory of each for weights that are in use; 0: its share of a half of what is free."""
+    threads: int = number(0, 0, 1024)
+    """Of an operator in each of them; 0: its share of the CPUs."""

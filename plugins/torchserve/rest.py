@@ -9,6 +9,9 @@ from typing import Any
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A proxy named in the environment is not meant for our own loopback server."""
 
+_MISSED = 4
+"""So many models without their workers are looked at each time."""
+
 
 def get_json(url: str, token: str | None = None, timeout_s: float = 5) -> Any:
     """GET and parse; OSError when the server cannot be reached or refuses."""
@@ -37,6 +40,30 @@ def workers_ready(management: str, token: str | None = None) -> bool:
         for name in registered(management, token)
         for version in get_json(f"{management}/models/{name}/all", token)
     )
+
+
+class Readiness:
+    """Of a server that starts: which of its models have their workers."""
+
+    def __init__(self, management: str, token: str | None = None) -> None:
+        """None has."""
+        self._management, self._token = management, token
+        self._ready: set[str] = set()
+        self.text = ""
+        """How many of them, for users."""
+
+    def look(self) -> bool:
+        """Whether all have: those that had them before are asked again when all seem to."""
+        names = registered(self._management, self._token)
+        missed = 0
+        for name in sorted(names - self._ready):
+            versions = get_json(f"{self._management}/models/{name}/all", self._token)
+            if all(map(_ready, versions)):
+                self._ready.add(name)
+            elif (missed := missed + 1) == _MISSED:  # the others are not ready either
+                break
+        self.text = f"{len(names & self._ready)} of {len(names)} models are loaded"
+        return names <= self._ready and workers_ready(self._management, self._token)
 
 
 def _ready(version: dict[str, Any]) -> bool:

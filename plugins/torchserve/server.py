@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,6 +83,8 @@ class Server:
         self._tree: ProcessTree | None = None
         self._scratch: list[Path] = []
         self._status = 0
+        self.told: Callable[[str], None] = lambda text: None
+        """How far a start is."""
 
     @property
     def inference(self) -> str:
@@ -217,9 +219,15 @@ class Server:
         return command + self._args
 
     def _wait_ready(self, deadline: float) -> bool:
+        readiness: rest.Readiness | None = None
         while time.monotonic() < deadline and self.running:
-            if self._ready():
-                return True
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if readiness is None and rest.healthy(self.inference, self._key("inference")):
+                    readiness = rest.Readiness(self.management, self._key("management"))
+                if readiness is not None:
+                    if readiness.look():
+                        return True
+                    self.told(readiness.text)
             time.sleep(0.1)
         return False
 

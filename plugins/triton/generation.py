@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ class Place:
     batch: int
     cores: str
     """A CPU list; :data:`AUTO`: it chooses and keeps some; empty: wherever it likes."""
+    number: int = 0
+    """Among all of its model."""
     worker: ModelWorker | None = None
     coming: ModelWorker | None = None
     """Is being started."""
@@ -66,6 +68,8 @@ class Generation:
     refusals: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Of a process that could not attach: its model and why."""
     load_s: float = LOAD_S
+    pool: Callable[[int], Mapping[str, str]] = lambda number: {}
+    """Variables that a worker gets by its number."""
     is_over: bool = False
     _told: str = ""
     """Why a worker failed whose lines were logged last."""
@@ -83,6 +87,8 @@ class Generation:
             )
             for _ in range(group.instances)
         ]
+        for index, place in enumerate(self.places):
+            place.number = index
         try:
             with ThreadPoolExecutor(max(1, len(self.places))) as pool:
                 list(pool.map(lambda place: self._start(place, more), self.places))
@@ -96,7 +102,8 @@ class Generation:
             ) from error
 
     def _start(self, place: Place, more: Mapping[str, str]) -> None:
-        variables = {**self.variables, **more, "SHUNTER_SLICES": hex(slices_of(place.cores))}
+        variables = {**self.variables, **more, **self.pool(place.number)}
+        variables["SHUNTER_SLICES"] = hex(slices_of(place.cores))
         if place.cores == AUTO and place.threads and "SHUNTER_PREEMPTIBLE" not in variables:
             variables["SHUNTER_CORES"] = AUTO
         if not place.threads:

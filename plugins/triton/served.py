@@ -60,6 +60,8 @@ class Served:
     batch: int
     slot: SlotWriter | None = None
     """Of the control page, if there is one."""
+    pooled: bool = False
+    """Whether its workers share processes with those of other models."""
     auto: bool = False
     """Whether the controller may change its configuration."""
     workers: Generation | None = None
@@ -110,6 +112,8 @@ class Served:
     def yields(self) -> bool:
         """Whether its workers stand still for strict work: as its archive says, or by its class."""
         found = self.model.section.get("preemptible")
+        if self.pooled:
+            return False  # whoever stood still there would hold the others up
         return _class(self) == "best_effort" if found is None else found is not False
 
 

@@ -26,7 +26,7 @@ from shunter.batching.page.records import (
 from shunter.batching.page.runners import read_runners
 from shunter.batching.page.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
-from shunter.plugins.view import page_groups
+from shunter.plugins.view import page_groups, pool_memory
 
 COUNTERS = (
     "arrivals",
@@ -58,7 +58,8 @@ def fetch(runtime: Path | None) -> dict[str, Any]:
     try:
         folder = only_live(runtime)
         with ControlPage.attach(folder.control, writable=False) as page:
-            return {"runtime": str(folder.path), **_status(page)}
+            pools = pool_memory.read(folder.path)
+            return {"runtime": str(folder.path), **_status(page), "pools": pools}
     except (RuntimeFolderError, PageError) as error:
         raise UserError(str(error)) from error
 

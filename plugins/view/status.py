@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shunter.batching.page.layout import CLASSES
+from shunter.plugins.view import pool_memory, tables
 
 INVALID = (
     "shunter.toml cannot be used, the last good settings are in force; the server's log says why"
@@ -25,6 +26,8 @@ def render(status: dict[str, Any]) -> Group:
         parts.append(Text("no models"))
     if slices := _slices(models):
         parts.append(slices)
+    if pools := status.get("pools"):
+        parts.append(pool_memory.draw(pools))
     if told := status.get("devices"):
         parts.append(_devices(told))
     if "front_end" in status and status["front_end"]["state"] != "off":
@@ -70,24 +73,9 @@ def _server(status: dict[str, Any]) -> str:
     return status.get("server") or f"TorchServe {status['torchserve']}"
 
 
-def _table(title: str, texts: str, numbers: str, last: str = "") -> Table:
-    """An empty table; column names are separated by commas."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
-    )
-    for index, name in enumerate(texts.split(",")):
-        # A name that is broken in two cannot be found, nor copied.
-        table.add_column(name, overflow="fold", no_wrap=index == 0)
-    for name in numbers.split(","):
-        table.add_column(name, justify="right")
-    if last:
-        table.add_column(last, overflow="fold")
-    return table
-
-
 def _models(models: list[dict[str, Any]]) -> Table:
     numbers = "SLO ms,threshold,in flight,oldest ms"
-    table = _table("models", "model,configuration,class", numbers)
+    table = tables.empty("models", "model,configuration,class", numbers)
     for model in models:
         changing = "" if model["state"] == "serving" else f" ({model['state']})"
         table.add_row(
@@ -108,7 +96,7 @@ def _auto(model: dict[str, Any]) -> str:
 
 
 def _changes(models: list[dict[str, Any]]) -> Table:
-    table = _table("last change", "model", "generation", "what became of it")
+    table = tables.empty("last change", "model", "generation", "what became of it")
     for model in models:
         # Text: an exception's brackets are no markup.
         table.add_row(_name(model), str(model["generation"]), Text(model["last_change"]))
@@ -120,7 +108,7 @@ _OUTCOMES = ("answered", "answered_late", "expired", "rejected", "failed", "aban
 
 def _requests(models: list[dict[str, Any]]) -> Table:
     numbers = "waiting,done,late,expired,rejected,failed,gone,in time (1 min)"
-    table = _table("requests", "model,class", numbers)
+    table = tables.empty("requests", "model,class", numbers)
     for model in models:
         for each in CLASSES:
             name = _name(model) if each == CLASSES[0] else ""
@@ -137,7 +125,7 @@ def _ended(told: dict[str, Any], each: str) -> list[str]:
 
 def _network_requests(served: list[dict[str, Any]]) -> Table:
     numbers = "mean ms,done,late,expired,rejected,failed,gone,in time (1 min)"
-    table = _table("requests by the network", "model,class", numbers)
+    table = tables.empty("requests by the network", "model,class", numbers)
     for model in served:
         told = model["network"]
         for each in CLASSES:
@@ -147,7 +135,7 @@ def _network_requests(served: list[dict[str, Any]]) -> Table:
 
 
 def _network_batches(served: list[dict[str, Any]]) -> Table:
-    table = _table("batches by the network", "model,count by size", "in all")
+    table = tables.empty("batches by the network", "model,count by size", "in all")
     for model in served:
         sizes = model["network"]["batches"]
         table.add_row(_name(model), batch_sizes(sizes), str(sum(sizes.values())))
@@ -155,7 +143,7 @@ def _network_batches(served: list[dict[str, Any]]) -> Table:
 
 
 def _batches(models: list[dict[str, Any]]) -> Table:
-    table = _table("batches", "model", "mean ms", "count by size")
+    table = tables.empty("batches", "model", "mean ms", "count by size")
     for model in models:
         mean = f"{model['mean_service_ms']:.1f}"
         table.add_row(_name(model), mean, batch_sizes(model["batches"]))
@@ -182,7 +170,7 @@ def _network(status: dict[str, Any]) -> Group:
             f"\nroom for payloads is scarce: {landing['free']} of {landing['blocks']} blocks are "
             "free; clients send again what finds none"
         )
-    table = _table("network", "model", "workers,waiting,free entries,entries,sessions,credit")
+    table = tables.empty("network", "model", "workers,waiting,free entries,entries,sessions,credit")
     for model in status["models"]:
         if network := model.get("network"):
             columns = ("workers", "queued", "free", "entries", "sessions", "credit")
@@ -211,7 +199,7 @@ def _slices(models: list[dict[str, Any]]) -> Table | None:
     if not found.keys() - {"all cores"}:
         return None
     shares = ",".join(f"{each} in time" for each in CLASSES)
-    table = _table("slices", "slice,model", f"instances,{shares}")
+    table = tables.empty("slices", "slice,model", f"instances,{shares}")
     for name in sorted(found):
         for number, (model_name, group) in enumerate(found[name]):
             instances = group.get("instances")
@@ -236,7 +224,7 @@ def _devices(told: dict[str, Any]) -> Text:
 def _preemption(models: list[dict[str, Any]]) -> Table:
     """Models that give way."""
     numbers = "pid,batches,preempted,parked s,longest yield ms"
-    table = _table("giving way to strict work", "model,state", numbers, "not beside")
+    table = tables.empty("giving way to strict work", "model,state", numbers, "not beside")
     for model in models:
         told = model["preemption"]
         beside = told["not_beside"]
@@ -260,7 +248,7 @@ def _preemption(models: list[dict[str, Any]]) -> Table:
 
 def _groups(models: list[dict[str, Any]]) -> Table:
     numbers = "threads,batch,cores,predicted ms"
-    table = _table("worker groups", "model,generation,classes", numbers, "workers")
+    table = tables.empty("worker groups", "model,generation,classes", numbers, "workers")
     for model in models:
         for group in model["groups"]:
             table.add_row(

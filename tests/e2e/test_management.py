@@ -360,3 +360,22 @@ def test_instances_follow_the_requests_in_the_server(site, serve, settings, wait
     finally:
         read_again(good)
     assert model.state()["auto"] is True
+
+
+def test_what_processes_of_a_pool_say_of_their_memory_is_passed_on(site, serve):
+    model = serve()
+    told = {"pool": 3, "pid": os.getpid(), "models": ["a/1.0", "b/1.0"], "hot": ["a/1.0"]}
+    path = Path(site.status()["runtime"]) / "pool.3.json"
+    path.write_text(json.dumps({**told, "bytes": 5, "swap_ms": 1500.0}), "utf-8")
+    try:
+        [pool] = site.management("GET", "/shunter/memory").json["pools"]
+        assert told.items() <= pool.items() and pool["age_ms"] >= 0
+        lines = site.metrics().splitlines()
+        assert 'shunter_pool_hot_models{pool="3",} 1.0' in lines
+        assert 'shunter_pool_swap_seconds_total{pool="3",} 1.5' in lines
+    finally:
+        path.unlink()
+    assert site.management("GET", "/shunter/memory").json == {"pools": []}
+    state = model.state()
+    assert state["waits_for_room"] == 0
+    assert {worker["pool"] for group in state["groups"] for worker in group["workers"]} == {None}

@@ -7,14 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
-from shunter.allocator.planning.configuration import Configuration
+from shunter.allocator.planning.configuration import Configuration, InstanceGroup
 from shunter.batching.page.layout import Claims
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.pools import Pools
 from shunter.plugins.triton.published import AUTO, told_of
 from shunter.plugins.triton.reception import Reception
-from shunter.plugins.triton.served import Served, usual_policy, variables_of
+from shunter.plugins.triton.served import Served, configuration_of, usual_policy, variables_of
 
 _NO_KEY = (0, 0, 0, 0)
 
@@ -33,6 +34,20 @@ class Changes:
         self._is_over = False
         self.guarded = False
         """Whether the settings may forbid claims of strict."""
+        self.pools = Pools()
+
+    def is_pooled(self, served: Served) -> bool:
+        """Whether its workers share processes, which is noted. Raises HostError."""
+        served.pooled = self.pools.has(served.model.section)
+        served.auto &= not served.pooled
+        return served.pooled
+
+    def first_of(self, served: Served, workers: int, *, by_archive: bool) -> Configuration:
+        """What a model begins with. Raises HostError."""
+        if self.is_pooled(served) and workers == 1:
+            workers = self.pools.workers
+        usual = (InstanceGroup(workers, 1, served.batch),)
+        return configuration_of(served, usual) if by_archive else usual
 
     def change(
         self,
@@ -79,6 +94,10 @@ class Changes:
         }
         found = Generation(served.model, configuration, cores, variables, self._runtime)
         found.refusals = self._reception.refusals
+        if served.pooled:
+            # Models with one worker each are spread, too.
+            first = served.slot.index if served.slot is not None else 0
+            found.pool = lambda number: self.pools.variables(first + number)
         found.load_s = archive_keys.load_s(served.model)
         more = {"SHUNTER_GENTLE": "1"} if gentle else {}
         if served.workers is not None and (replaced := served.workers.pids):

@@ -21,6 +21,7 @@ from shunter.plugins.host import HostError
 from shunter.plugins.supervised import Supervised
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.pools import pools_of
 from shunter.plugins.triton.published import (
     NO_STATE,
     groups_of,
@@ -59,6 +60,7 @@ class Control:
         """``settings``: path of the controller's settings, None: where it finds them."""
         self._host, self._page = host, host.page
         host.changes.guarded = may_forbid_claims(settings)
+        host.changes.pools = pools_of(settings)
         arguments = ["-m", "shunter.plugins.control.controller", "--page", str(host.page.path)]
         arguments += ["--config", settings] if settings else []
         words = host.page.page.words

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shunter.allocator.memory.host import available_bytes
-from shunter.allocator.planning.configuration import (
-    Configuration,
-    InstanceGroup,
-)
+from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
@@ -26,13 +23,13 @@ from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
     Served,
     config_of,
-    configuration_of,
     hosted_of,
     record_of,
     status_of,
 )
 from shunter.plugins.triton.serving.archives import Archives
 from shunter.plugins.triton.serving.changes import Changes
+from shunter.plugins.triton.serving.loading import Loading, Wanted
 from shunter.plugins.triton.serving.taking_over import TakingOver
 
 LOGGER = logging.getLogger("shunter.triton")
@@ -131,23 +128,45 @@ class TritonHost:
         with self._lock:
             self._check_running()
             served = self._archives.take(archive, name, batch, self.served)
-            try:
-                configuration = (InstanceGroup(workers, 1, served.batch),)
-                if batch is None and workers == 1:
-                    configuration = configuration_of(served, configuration)
-                self.repository.write(served.name, served.number, config_of(served))
-                self._change(served, configuration)
-                self.repository.load_version(served.name, served.number)
-                if served.workers is not None:  # the backend may have come with this model only
-                    served.workers.wait_attached(self.backend_at)
-            except (UserError, OSError) as error:
-                self._forget(served)
-                said = str(error) if isinstance(error, UserError) else f"{archive}: {error}"
-                raise HostError(said) from error
-            self.served = (*self.served, served)
-            self._others = tuple(each for each in self._others if each.name != served.name)
-            self.saved()
+            self._start(served, workers, by_archive=batch is None and workers == 1)
+            self._offer(served)
             return self._hosted(served)
+
+    def load_all(
+        self, models: Sequence[Wanted], told: Callable[[str, HostError | None], None]
+    ) -> None:
+        """Load several at a time. ``told``: of each archive when it serves, or why it does not."""
+        with self._lock:
+            self._check_running()
+            loading = Loading(self._archives.take, self.served, self._start, self._offer)
+            for archive, error in loading.run(models):
+                told(archive, error)
+
+    def _start(self, served: Served, workers: int = 1, *, by_archive: bool = True) -> None:
+        """Raises HostError: nothing is left of it."""
+        with self._or_nothing(served):
+            configuration = self.changes.first_of(served, workers, by_archive=by_archive)
+            self.repository.write(served.name, served.number, config_of(served))
+            self._change(served, configuration)
+
+    def _offer(self, served: Served) -> None:
+        """Let the server know it. Raises HostError: nothing is left of it."""
+        with self._or_nothing(served):
+            self.repository.load_version(served.name, served.number)
+            if served.workers is not None:  # the backend may have come with this model only
+                served.workers.wait_attached(self.backend_at)
+        self.served = (*self.served, served)
+        self._others = tuple(each for each in self._others if each.name != served.name)
+        self.saved()
+
+    @contextlib.contextmanager
+    def _or_nothing(self, served: Served) -> Iterator[None]:
+        try:
+            yield
+        except (UserError, OSError) as error:
+            self._forget(served)
+            said = str(error) if isinstance(error, UserError) else f"{served.archive.name}: {error}"
+            raise HostError(said) from error
 
     def _change(
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
@@ -229,6 +248,7 @@ class TritonHost:
             LOGGER.error("workers of another host serve %s on: %s", model.name, error)
             self._others = (*self._others, model)
             return None
+        self.changes.is_pooled(served)
         state = states.get(served.key)
         if state is not None and state["pids"]:
             served.strangers = Strangers(state["pids"])

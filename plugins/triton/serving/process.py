@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from shunter.plugins.triton import build, installation
 from shunter.plugins.triton.serving import options
 from shunter.plugins.triton.serving.control import Control
 from shunter.plugins.triton.serving.host import NAME, TritonHost
+from shunter.plugins.triton.serving.loading import Tally, missing
 from shunter.plugins.triton.serving.surroundings import end, free_ports, logged_in
 
 LOGGER = logging.getLogger("shunter.triton")
@@ -80,6 +81,7 @@ class TritonProcess:
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self.restarts = 0
         """How often Triton was started again."""
+        self.told: Callable[[str], None] = lambda text: None
 
     @property
     def log(self) -> Path:
@@ -205,18 +207,11 @@ class TritonProcess:
         self._wait_ready(timeout_s)
         if living is not None:
             host.take_over(living.models)
-        loaded = {(each.name, each.archive.name) for each in host.served}
-        for model in self._models:
-            name, equals, file = model.partition("=")
-            if (name, file) in loaded or name in {file for _, file in loaded}:
-                continue
-            try:
-                host.load(file if equals else name, name if equals else None)
-            except HostError as error:
-                if living is None:
-                    raise
-                # The others must not end because of it: they serve.
-                LOGGER.error("%s is not loaded: %s", model, error)
+        wanted = missing(self._models, host.served)
+        tally = Tally(len(wanted), self.told)
+        host.load_all(wanted, tally.note)
+        if living is None:  # else there are those that serve
+            tally.check()
 
     def _save(self) -> None:
         with self._saving:

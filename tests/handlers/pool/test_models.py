@@ -2,6 +2,9 @@
 
 import os
 import random
+import threading
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 from ts.model_loader import ModelLoaderFactory
 
 from shunter.allocator.memory.devices import DoesNotFit
+from shunter.allocator.memory.scheduling import Waiting
 from shunter.handlers.pool.models import NotSharable, PooledModels
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.weights import hot
@@ -169,3 +173,56 @@ def test_a_batch_that_fails_is_the_callers_and_harms_nobody(pool, models):
         pool.run("a", fails)
     assert torch.equal(pool.run("a", ask), models["a"])
     assert torch.equal(pool.run("d", ask), models["d"])
+
+
+def served(pool, waiting):
+    """Who is served, one after the other, as long as somebody waits."""
+    left, found = list(waiting), []
+    while left:
+        name = pool.next_of(left)
+        pool.run(name, ask)
+        found.append(name)
+        left = [each for each in left if each.name != name]
+    return found
+
+
+def test_strict_batches_go_first_then_the_least_recently_served(pool, models):
+    for name in ("b", "e"):
+        pool.run(name, ask)
+    pool._scheduler.rules = replace(pool._scheduler.rules, ageing_s=0)
+    now = time.monotonic()
+    waiting = [Waiting(name, now, name in "cd") for name in "becd"]
+    found = served(pool, waiting)
+    assert set(found[:2]) == {"c", "d"}
+    assert found[2:] == ["b", "e"]
+
+
+def test_who_has_no_weights_is_served_too_and_who_is_skipped_later(pool, models, tmp_path):
+    folder = tmp_path / "n"
+    folder.mkdir()
+    (folder / "handler.py").write_text(
+        "class Handler:\n"
+        "    def initialize(self, context): pass\n"
+        "    def handle(self, data, context): return 'none'\n"
+    )
+    register(pool, folder, "n")
+    now = time.monotonic()
+    waiting = [Waiting(name, now) for name in ("a", "n", "b")]
+    pool.next_of(waiting)
+    pool.skip()
+    assert sorted(served(pool, waiting)) == ["a", "b", "n"]
+    assert torch.equal(pool.run("a", ask), models["a"])
+
+
+def test_what_goes_on_after_a_first_batch_is_seen(pool, models):
+    def starts(service):
+        thread = threading.Thread(target=over.wait, name="mine")
+        thread.start()
+
+    over = threading.Event()
+    try:
+        with pytest.raises(NotSharable, match="threads of its own: mine"):
+            pool.try_out("a", starts)
+    finally:
+        over.set()
+    pool.try_out("b", ask)

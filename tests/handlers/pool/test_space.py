@@ -15,7 +15,7 @@ import torch
 from ts.model_loader import ModelLoaderFactory
 
 from shunter.handlers.pool.process_state import ProcessState
-from shunter.handlers.pool.sharable import load_apart, run_apart
+from shunter.handlers.pool.sharable import load_apart, seen_changes
 from shunter.handlers.pool.space import ModelSpace, SpaceError, World
 
 HANDLER = """
@@ -254,7 +254,8 @@ def test_what_cannot_be_shared_is_seen_and_named(world, tmp_path, does, first_ba
         reasons = loaded.reasons
         if first_batch:
             assert not reasons
-            _, reasons = run_apart(space, lambda: ask(loaded.service))
+            with space, seen_changes(space) as reasons:
+                ask(loaded.service)
         assert len(reasons) == 1
         assert REASONS[does] in reasons[0]
     finally:
@@ -266,6 +267,24 @@ def test_what_cannot_be_shared_is_seen_and_named(world, tmp_path, does, first_ba
         if hasattr(handler, "child"):
             handler.child.kill()
             handler.child.wait()
+
+
+@pytest.mark.parametrize(
+    ("does", "reasons"),
+    [
+        # As torch._dynamo does to it, whoever imports that first.
+        ("torch.manual_seed = torch._disable_dynamo(torch.manual_seed)", ()),
+        (
+            "import functools; real = torch.manual_seed; "
+            "torch.manual_seed = functools.wraps(real)(lambda seed: real(0))",
+            ("it replaces torch.manual_seed",),
+        ),
+    ],
+)
+def test_what_torch_wraps_of_its_own_is_not_replaced(world, tmp_path, does, reasons, monkeypatch):
+    monkeypatch.setattr(torch, "manual_seed", torch.random.manual_seed)
+    folder = archive(tmp_path / "m", "m", does)
+    assert load_apart(ModelSpace(world, folder), loader(folder)).reasons == reasons
 
 
 def test_machine_code_of_an_archive_is_named(world, tmp_path):

@@ -9,7 +9,7 @@ from ts.service import Service
 from ts.utils.util import PredictionException
 
 from shunter.handlers.torchserve import serving, worker
-from shunter.handlers.torchserve.serving import answer
+from shunter.handlers.torchserve.connection import answer
 
 
 def raising(error):

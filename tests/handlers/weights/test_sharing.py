@@ -1,12 +1,15 @@
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
+from shunter.handlers.weights.hot import HotModel
+from shunter.handlers.weights.hot_memory import CHUNK, HotMemory
 from shunter.handlers.weights.setting import WeightsConfigError, folder_of, wants_shared
-from shunter.handlers.weights.sharing import share, share_or_keep
-from shunter.handlers.weights.tensors import named_tensors, records_of, weights_of
+from shunter.handlers.weights.sharing import data_of, share, share_or_keep
+from shunter.handlers.weights.tensors import named_constants, named_tensors, records_of, weights_of
 
 
 class Net(nn.Module):
@@ -75,7 +78,63 @@ def test_a_script_is_shared_too(tmp_path):
     assert all(t.data_ptr() != old for t, old in zip(model.parameters(), before, strict=True))
     for _ in range(3):  # the first runs are not those that are optimized
         assert torch.equal(model(INPUT), expected)
-    assert share([torch.jit.freeze(model)], tmp_path) is None  # its weights are constants
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, INPUT)])
+def test_the_constants_of_a_frozen_graph_are_shared_and_answers_stay_the_same(tmp_path, make):
+    torch.manual_seed(1)
+    parts = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 64)
+    net = nn.Sequential(*parts).eval()
+    torch.jit.save(torch.jit.freeze(make(net)), tmp_path / "model.pt")
+    expected, models = net(INPUT), [torch.jit.load(tmp_path / "model.pt") for _ in range(2)]
+    found = [share([each], tmp_path / "weights") for each in models]
+    assert found[0].file.path == found[1].file.path
+    weights = {"conv": net[0].weight, "linear": net[3].weight}
+    for file, model in zip([each.file for each in found], models, strict=True):
+        data = data_of(file).data_ptr()
+        there = {tensor.data_ptr(): tensor for _, tensor in named_constants([model])}
+        inside = [t for at, t in there.items() if data <= at < data + file.records[-1].end]
+        for name, each in weights.items():
+            assert any(torch.equal(each, tensor) for tensor in inside), name
+        for _ in range(4):  # the first runs are not those that are optimized
+            assert torch.allclose(model(INPUT), expected, atol=1e-6)
+
+
+@torch.no_grad()
+def test_constants_are_never_hot_and_what_is_beside_them_is(tmp_path):
+    """A graph makes others of them that lie in their memory, and these would be left behind."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept = nn.Linear(8, 8)
+            self.frozen = torch.jit.freeze(torch.jit.script(nn.Linear(8, 8).eval()))
+
+        def forward(self, x):
+            return self.frozen(self.kept(x))
+
+    torch.manual_seed(2)
+    model, x = Both().eval(), torch.ones(1, 8)
+    expected = model(x)
+    shared = share([model], tmp_path)
+    kinds = [each.is_constant for each in shared.weights]
+    assert kinds == sorted(kinds) and set(kinds) == {False, True}
+    memory = HotMemory(4 * CHUNK)
+    with ThreadPoolExecutor(1) as copies:
+        hot = HotModel(shared.weights, shared.file.records, data_of(shared.file), memory, copies)
+        assert 0 < hot.bytes < shared.file.records[-1].end
+        cold = [tensor.data_ptr() for _, tensor in named_constants([model])]
+        for _ in range(3):
+            at = model.kept.weight.data_ptr()
+            hot.swap_in().result()
+            assert hot.settle() and model.kept.weight.data_ptr() != at
+            assert [tensor.data_ptr() for _, tensor in named_constants([model])] == cold
+            assert torch.equal(model(x), expected)
+            hot.drop()
+            assert model.kept.weight.data_ptr() == at
+            assert torch.equal(model(x), expected)
+    memory.close()
 
 
 def test_the_mapping_goes_with_the_last_tensor(tmp_path):

@@ -21,7 +21,7 @@ from shunter.batching.page.records import SlotCommands, SlotNetwork
 from shunter.batching.page.runtime import only_live
 from shunter.batching.queue.attach import NAME, Attach, receive, send
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.handlers.queue.front_end_link import FrontEndLink
+from shunter.handlers.queue.front_end_link import Attachment, FrontEndLink
 from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.nic_frontend.server import front_end as module
 from shunter.nic_frontend.server import functions, listeners, server_link
@@ -482,14 +482,17 @@ class Endless:
         return (self.held.pop(), [200]) if self.held else None
 
 
+def attachment_of(connection, double, stack):
+    """To a front end whose queue and whose worker are this double."""
+    return Attachment(double, FrontEndWords(connection, double), double, -1, stack)
+
+
 def test_a_worker_leaves_although_there_is_no_end_of_batches():
     pairs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), socket.socketpair()
     with contextlib.ExitStack() as stack:
         [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
-        endless = Endless()
-        words = FrontEndWords(ours, endless)
-        arguments = (ours, theirs, lambda: True, endless, endless, words)
+        arguments = (ours, theirs, lambda: True, attachment_of(ours, Endless(), stack))
         thread = threading.Thread(target=link._work, args=arguments)
         thread.start()
         server.close()
@@ -539,7 +542,7 @@ def test_batches_are_begun_while_others_run_and_answered_when_they_are_done():
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
         slow = Slow()
         with pytest.raises(EOFError):
-            link._work(ours, server, lambda: True, slow, slow, FrontEndWords(ours, slow))
+            link._work(ours, server, lambda: True, attachment_of(ours, slow, stack))
     events = [event for event in slow.log if event[0] != "wait"]
     assert [each for kind, each in events if kind == "begin"] == [1, 2, 3, 4]
     assert [each for kind, each in events if kind == "answer"] == [1, 2, 3, 4]

@@ -175,3 +175,31 @@ class TestStockServer:
         assert server.stop() == 0
         assert server.stop() == 0
         assert (tmp_path / "server.log").is_file()
+
+
+def test_how_many_models_have_their_workers_is_told_without_asking_all_each_time(monkeypatch):
+    ready, asked = set(), []
+
+    def get_json(url, token=None):
+        if url.endswith("limit=1000"):
+            return {"models": [{"modelName": f"m{i}"} for i in range(9)]}
+        name = url.split("/")[-2]
+        asked.append(name)
+        status = "READY" if name in ready else "UNLOADING"
+        return [{"workers": [{"status": status}], "minWorkers": 1}]
+
+    monkeypatch.setattr(rest, "get_json", get_json)
+    readiness = rest.Readiness("http://here")
+    assert not readiness.look() and len(asked) == 4
+    assert readiness.text == "0 of 9 models are loaded"
+    ready |= {"m0", "m1", "m2"}
+    assert not readiness.look()
+    assert readiness.text == "3 of 9 models are loaded"
+    asked.clear()
+    assert not readiness.look() and asked == ["m3", "m4", "m5", "m6"]
+    ready |= {f"m{i}" for i in range(9)}
+    ready.remove("m0")  # whose worker has died meanwhile
+    assert not readiness.look()
+    ready.add("m0")
+    assert readiness.look()
+    assert readiness.text == "9 of 9 models are loaded"

@@ -24,7 +24,7 @@ from shunter.plugins.triton.packed import ARCHIVE, PackedWorkers
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import identity_of
-from shunter.plugins.triton.serving import taking_over
+from shunter.plugins.triton.serving import loading, taking_over
 from shunter.plugins.triton.serving.host import TritonHost
 from shunter.plugins.triton.serving.process import TritonProcess
 from shunter.plugins.triton.serving.surroundings import logged_in
@@ -487,6 +487,57 @@ def test_a_change_that_waits_for_workers_ends_with_the_host(site):
     assert failed and all(each.closed for each in site.runtime.workers)
     with pytest.raises(HostError, match="the host ends"):
         site.host.load("b.mar")
+
+
+# ---- the models of a start
+
+
+def test_models_of_a_start_load_at_the_same_time_and_one_that_fails_stops_no_other(site, caplog):
+    host, runtime, told, said = site.host, site.runtime, [], []
+    both, begun = threading.Barrier(2), []
+
+    def on_worker():  # the first two are being started at the same time, or this breaks
+        begun.append(1)
+        if len(begun) <= 2:
+            both.wait(PATIENCE_S)
+
+    runtime.on_worker = on_worker
+    (site.folder / "store/bad.mar").write_text(
+        json.dumps({"name": "bad", "version": "1", "config": {"shunter": {"tensors": 7}}})
+    )
+    models = ["a.mar", "again=a.mar", "none.mar", "b=b.mar", "bad.mar", "c.mar", "a=a.mar"]
+    tally = loading.Tally(len(models), said.append)
+
+    def note(archive, error):
+        told.append((archive, error is None))
+        tally.note(archive, error)
+
+    host.load_all(loading.missing(models, host.served), note)
+    tally.check()
+    assert sorted(each.name for each in host.served) == ["a", "again", "b", "c"]
+    assert sorted(told) == [
+        ("a.mar", False),  # as version 1 of a once more
+        ("a.mar", True),
+        ("a.mar", True),
+        ("b.mar", True),
+        ("bad.mar", False),
+        ("c.mar", True),
+        ("none.mar", False),
+    ]
+    assert said[-1] == "4 of 7 models are loaded, 3 failed"
+    assert "holds no none.mar" in caplog.text and "a/1 is served as version 1" in caplog.text
+    assert loading.missing(models, host.served) == [("none.mar", None), ("bad.mar", None)]
+    assert {each.name for each in host.repository.folder.iterdir()} == {"a", "again", "b", "c"}
+
+
+def test_a_start_of_which_nothing_comes_fails_with_the_first_reason(site):
+    site.runtime.fails = True
+    tally = loading.Tally(2, lambda text: None)
+    tally.check()
+    site.host.load_all([("a.mar", None), ("b.mar", None)], tally.note)
+    with pytest.raises(HostError, match="did not load: it does not load"):
+        tally.check()
+    assert not site.host.served and not list(site.host.repository.folder.iterdir())
 
 
 # ---- the process, and a repository of somebody else's Triton

@@ -1,5 +1,6 @@
 """``shunter status`` from the control page of a server on this host."""
 
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from shunter.batching.page.layout import (
 )
 from shunter.batching.page.records import FrontEndState, NetworkTelemetry, SlotNetwork
 from shunter.plugins.errors import UserError
-from shunter.plugins.view import page_status
+from shunter.plugins.view import page_status, pool_memory
 from shunter.plugins.view import status as view
 
 HOLD = (
@@ -254,6 +255,27 @@ def test_how_the_instances_of_gpus_stand_is_shown_and_long_texts_are_cut(runtime
     console = Console(width=200, record=True)
     console.print(view.render(status))
     assert "0: 4g@0:4 3g@4:4; being changed\n3 changes, 2 undone" in console.export_text()
+
+
+def test_processes_of_several_models_say_what_is_hot_as_long_as_they_live(runtime):
+    told = {"pool": 1, "pid": os.getpid(), "models": ["a/1", "b/1"], "hot": ["b/1"]}
+    counted = {"bytes": 3e6, "budget": 8e6, "hits": 7, "misses": 2, "swap_ms": 5, "evictions": 1}
+    (runtime / "pool.1.json").write_text(json.dumps(told | counted))
+    (runtime / "pool.0.json").write_text(json.dumps({"pool": 0, "pid": os.getpid()}))
+    (runtime / "pool.2.json").write_text(json.dumps({"pool": 2, "pid": 1 << 23}))
+    (runtime / "pool.3.json").write_text('{"pool": 3, "pid"')
+    (runtime / "pool.4.json.new").write_text(json.dumps({**told, "pool": 4}))
+    status = page_status.fetch(runtime)
+    assert [each["pool"] for each in status["pools"]] == [0, 1]
+    assert (told | counted).items() <= status["pools"][1].items()
+    console = Console(width=200, record=True)
+    console.print(pool_memory.draw(status["pools"]))
+    rows = [line.split() for line in console.export_text().splitlines()[2:]]
+    pid = str(os.getpid())
+    assert rows == [
+        ["0", pid, "0", "0", "0", "0", "0", "-", "0", "-"],
+        ["1", pid, "2", "3", "8", "7", "2", "2.5", "1", "b/1"],
+    ]
 
 
 def test_slices_say_who_is_on_them_and_how_many_deadlines_are_met_there():

@@ -21,6 +21,7 @@ import org.shunter.torchserve.server.SavedSettings;
 import org.shunter.torchserve.server.ShunterWorkLoadManager;
 import org.shunter.torchserve.stock.StockFields;
 import org.shunter.torchserve.view.FrontEndMetrics;
+import org.shunter.torchserve.view.PoolMetrics;
 import org.shunter.torchserve.view.PreemptionMetrics;
 import org.shunter.torchserve.view.ShunterMetrics;
 import org.slf4j.Logger;
@@ -118,6 +119,7 @@ final class Installer {
             new ShunterMetrics(manager).register();
             new FrontEndMetrics(manager).register();
             new PreemptionMetrics(manager).register();
+            new PoolMetrics(manager).register();
             Drain.install(manager);
             ManagementCalls.install(host);
             Runtime.getRuntime().addShutdownHook(new Thread(() -> shutdown(manager), "shunter-exit"));

@@ -21,6 +21,7 @@ import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.pool.WorkerPool;
 import org.shunter.torchserve.settings.CpuDemand;
 import org.shunter.torchserve.settings.GroupConfig;
+import org.shunter.torchserve.view.PoolMemory;
 import org.shunter.torchserve.view.Status;
 
 /**
@@ -28,6 +29,7 @@ import org.shunter.torchserve.view.Status;
  *
  * <pre>
  * GET /shunter/status
+ * GET /shunter/memory
  * GET /shunter/models/{name}[/{version}]
  * GET /shunter/models/{name}[/{version}]/configuration
  * PUT /shunter/models/{name}[/{version}]/configuration?configuration=1x8x32,2x4x16[&amp;cores=auto][&amp;restart=true][&amp;auto=true]
@@ -130,6 +132,9 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             return Status.ofServer(
                     Installer.manager(), Installer.controller(), Installer.version());
         }
+        if (path.length == 3 && path[2].equals("memory")) {
+            return PoolMemory.of(Installer.manager().host().runtime().path());
+        }
         final boolean configuration = isConfiguration(path);
         final ServedModel model = model(path, configuration);
         return configuration
@@ -226,7 +231,8 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final int last = hasSuffix ? path.length - 1 : path.length;
         if (last < 4 || last > 5 || !path[2].equals("models")) {
             throw new NotFound(
-                    "Known: /shunter/status, /shunter/models/{name}[/{version}][/configuration]");
+                    "Known: /shunter/status, /shunter/memory,"
+                            + " /shunter/models/{name}[/{version}][/configuration]");
         }
         final String name = path[3];
         final String version = last == 5 ? path[4] : null;

@@ -258,7 +258,8 @@ final class BatchPlanner {
                         free.size(),
                         requestClass == RequestClass.STRICT,
                         running.requestClass == RequestClass.STRICT,
-                        current.hasStrictTraffic());
+                        current.hasStrictTraffic())
+                && sharing.pool.mayGoAhead(worker); // last, because that takes the room
     }
 
     private static long startNs(final BatchWorker worker) {
@@ -277,7 +278,7 @@ final class BatchPlanner {
         if (free.size() > 1) {
             free.sort(Comparator.comparingLong(worker -> current.preference(worker, requestClass)));
         }
-        if (sharing.takesTurns()) { // the preferred ask first
+        if (sharing.isShared()) { // the preferred ask first
             free.removeIf(worker -> !sharing.mayStart(worker, requestClass, now));
         }
     }

@@ -111,6 +111,7 @@ final class BatchSplit {
         for (final BatchWorker worker : current.workers()) {
             if (current.isReadyFor(worker, requestClass)
                     && !sharing.takesTurns(worker, requestClass)
+                    && worker.room == null // it may have to wait for other models
                     && worker.inFlight.size() == 1
                     && forecast.knows(worker)
                     && forecast.busyNs(worker, now) > 0

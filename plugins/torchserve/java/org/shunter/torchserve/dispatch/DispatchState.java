@@ -201,6 +201,7 @@ final class DispatchState {
 
     void setWorkers(final List<? extends BatchWorker> workers, final Effects effects) {
         current.replaceBy(workers);
+        sharing.pool.setWorkers();
         if (!workers.isEmpty()) {
             admission.workersCame();
         }
@@ -251,7 +252,7 @@ final class DispatchState {
     private void release(final long now, final Effects effects) {
         obey(effects);
         planner.settle(now, arrivals);
-        sharing.begin();
+        sharing.begin(now);
         if (queue.size() == 0) {
             return;
         }

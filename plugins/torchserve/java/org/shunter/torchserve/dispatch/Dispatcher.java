@@ -131,8 +131,7 @@ public final class Dispatcher {
     }
 
     /**
-     * A worker died. What it was running may be tried once more, alone; what it had not begun goes
-     * back to its place in the queue.
+     * A worker died, and what it held is taken back.
      *
      * @return false when it had ended before
      */
@@ -231,7 +230,7 @@ public final class Dispatcher {
             final List<W> candidates, final long beforeNs, final Loss loss) {
         return ask(
                 effects -> {
-                    final W late = InFlight.overdue(candidates, beforeNs);
+                    final W late = state.inFlight.overdue(candidates, beforeNs);
                     return late != null && lose(late, WorkerState.Event.LOST, loss, effects)
                             ? late
                             : null;
@@ -239,9 +238,7 @@ public final class Dispatcher {
     }
 
     /**
-     * Batches that had to stand still for strict work are not late by that, up to a limit: one that
-     * hangs shall be found some time.
-     *
+     * Batches that stood still for strict work are not late by that, up to a limit.
      * @param heldSlices where strict work was
      * @param forNs how long
      * @param mostNs of a batch's time altogether
@@ -257,6 +254,11 @@ public final class Dispatcher {
     /** Whether strict requests of this model hold slices. */
     public boolean holds() {
         return state.sharing.holds();
+    }
+
+    /** Batches of this model that wait for room in the pool; read without the lock. */
+    public int waitsForRoom() {
+        return state.sharing.pool.waiting();
     }
 
     /** Nothing happened to this model, but it may be commanded otherwise, or say so to others. */
@@ -285,7 +287,7 @@ public final class Dispatcher {
                 });
     }
 
-    /** Under the lock, and then what follows from it without. */
+    /** Under the lock; then what follows, without. */
     private <T> T ask(final Function<Effects, T> change) {
         final Effects effects = new Effects();
         final T result;

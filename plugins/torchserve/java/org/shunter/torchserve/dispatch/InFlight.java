@@ -87,6 +87,7 @@ final class InFlight {
             final long now) {
         planner.settle(now, arrivals);
         worker.freeSinceNs = now;
+        sharing.pool.answered(worker, batch, now);
         sharing.progress(batch, now);
         telemetry.answered(batch, worker.group.sloWindow, statuses, now);
         worker.group.batches++;
@@ -141,11 +142,12 @@ final class InFlight {
     }
 
     /** The first worker whose running inference started before that time, or null. */
-    static <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
+    <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
         for (final W worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
                     && batch.heardNs - beforeNs < 0
+                    && sharing.pool.wasFirst(worker, beforeNs)
                     && !batch.entries.get(0).describes()) {
                 return worker;
             }

@@ -19,9 +19,10 @@ import org.shunter.torchserve.queue.RequestQueue;
 import org.shunter.torchserve.queue.WorkerGroup;
 
 /**
- * What one model's work means for the others on its slices: which it holds for strict work, and the
- * turns that it takes. Both are computed anew from its queue and its workers after every event, and
- * not counted up and down, so that nothing stays held for ever. Guarded by its dispatcher's lock.
+ * What one model's work means for the others on its slices: which it holds for strict work, the
+ * turns that it takes, and the room in processes of the pool. All are computed anew from its queue
+ * and its workers after every event, and not counted up and down, so that nothing stays held for
+ * ever. Guarded by its dispatcher's lock.
  */
 final class SliceSharing {
     private final Object lock;
@@ -35,6 +36,8 @@ final class SliceSharing {
     private final TurnTaker taker;
     /** Workers that were given a batch, whether or not they still serve. */
     private final List<BatchWorker> sent = new ArrayList<>();
+
+    final PoolSharing pool;
 
     private TurnRules rules;
     private boolean gone;
@@ -58,6 +61,7 @@ final class SliceSharing {
         this.turns = turns;
         this.taker = turns.join(decide);
         this.rules = turns.rules();
+        this.pool = new PoolSharing(lock, queue, current, commands, sent, decide);
     }
 
     /** Whether it holds slices; read without the lock. */
@@ -106,8 +110,11 @@ final class SliceSharing {
     }
 
     /** A decision begins. */
-    void begin() {
+    void begin(final long now) {
         assert Thread.holdsLock(lock);
+        if (pool.isUsed()) {
+            pool.begin(now);
+        }
         rules = turns.rules();
         if (rules.apply() || taker.isActive()) {
             taker.begin(
@@ -115,9 +122,9 @@ final class SliceSharing {
         }
     }
 
-    /** Whether any batches take turns with those of other models. */
-    boolean takesTurns() {
-        return rules.apply();
+    /** Whether any batches wait for those of other models. */
+    boolean isShared() {
+        return rules.apply() || pool.isUsed();
     }
 
     /** Whether a worker's batches of a class take turns with those of others. */
@@ -127,23 +134,33 @@ final class SliceSharing {
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
     boolean mayStart(final BatchWorker worker, final RequestClass requestClass, final long now) {
-        final SliceSet slices = worker.group.place.slices();
-        if (requestClass == RequestClass.BEST_EFFORT && taker.strictWaits(slices)) {
+        if (requestClass == RequestClass.BEST_EFFORT
+                && rules.apply() // else that is from long ago
+                && taker.strictWaits(worker.group.place.slices())) {
             return false; // the turn may come before best effort has ended
         }
-        if (!takesTurns(worker, requestClass)) {
-            return true;
-        }
         final Entry alone = queue.peekAlone(requestClass);
-        final Entry first = queue.peek(requestClass);
         final long aloneNs = alone == null ? Entry.NEVER : alone.arrivalNs;
+        final long oldestNs = Math.min(aloneNs, queue.oldestArrivalNs(requestClass));
+        return (!takesTurns(worker, requestClass)
+                        || takeTurn(worker, requestClass, alone, oldestNs, now))
+                && pool.mayStart(worker, requestClass, oldestNs, now);
+    }
+
+    private boolean takeTurn(
+            final BatchWorker worker,
+            final RequestClass requestClass,
+            final Entry alone,
+            final long oldestNs,
+            final long now) {
+        final Entry first = queue.peek(requestClass);
         final long aloneDeadlineNs = alone == null ? Entry.NEVER : alone.deadlineNs;
         return taker.take(
                 worker,
                 requestClass,
-                slices,
+                worker.group.place.slices(),
                 cpus(worker),
-                Math.min(aloneNs, queue.oldestArrivalNs(requestClass)),
+                oldestNs,
                 first == null ? aloneDeadlineNs : Math.min(aloneDeadlineNs, first.deadlineNs),
                 commands.ageingUs * 1000,
                 now);
@@ -153,6 +170,9 @@ final class SliceSharing {
     void settle(final long now, final Effects effects) {
         assert Thread.holdsLock(lock);
         sent.removeIf(worker -> worker.inFlight.isEmpty());
+        if (pool.isUsed()) {
+            pool.settle(gone, now, effects);
+        }
         rules = turns.rules();
         hold.show(gone ? SliceSet.NONE : heldSlices(), slot.index(), now);
         if (rules.apply() || taker.isActive()) {

@@ -3,6 +3,8 @@ package org.shunter.torchserve.host;
 import io.netty.channel.EventLoopGroup;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -20,7 +22,9 @@ import org.shunter.torchserve.page.RuntimeFolder;
 import org.shunter.torchserve.placement.DeviceNames;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.PoolRooms;
 import org.shunter.torchserve.preemption.Turns;
+import org.shunter.torchserve.settings.PoolSettings;
 import org.shunter.torchserve.stock.StockMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -38,9 +42,11 @@ public final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
+    private final PoolRooms rooms = new PoolRooms();
     private final Slices slices =
             new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
     private final boolean pythonHasShunter;
+    private PoolSettings pools;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;
 
@@ -140,6 +146,11 @@ public final class Host {
         return turns;
     }
 
+    /** Room in the processes that serve several models each. */
+    public PoolRooms rooms() {
+        return rooms;
+    }
+
     /** What all dispatchers of this server use. */
     public Dispatcher.Shared shared() {
         return new Dispatcher.Shared(
@@ -149,6 +160,45 @@ public final class Host {
     /** The parts of this machine. */
     public Slices slices() {
         return slices;
+    }
+
+    /** What the settings say of processes with several models; they are read when the first is. */
+    public synchronized PoolSettings pools() {
+        if (pools == null && !settingsNamePools()) {
+            pools = PoolSettings.of(System.getenv());
+        }
+        if (pools == null) {
+            final List<String> command =
+                    new ArrayList<>(
+                            List.of(
+                                    config.getPythonExecutable(),
+                                    "-P",
+                                    "-m",
+                                    "shunter.plugins.control.settings"));
+            final String said = pythonHasShunter ? output(withSettings(command)) : null;
+            try {
+                pools = PoolSettings.parse(said == null ? "" : said);
+            } catch (IllegalArgumentException e) {
+                LOGGER.warn("The settings of pools cannot be read: {}", said);
+                pools = PoolSettings.of(System.getenv());
+            }
+        }
+        return pools;
+    }
+
+    /** Whether the settings say anything of them: to ask costs the start of a Python. */
+    private boolean settingsNamePools() {
+        final String variable = System.getenv("SHUNTER_CONFIG");
+        String named = config.getProperty("shunter_config", "");
+        named = named.isEmpty() && variable != null ? variable : named;
+        final Path path =
+                Path.of(System.getProperty("user.dir"))
+                        .resolve(named.isEmpty() ? "shunter.toml" : named);
+        try {
+            return Files.readString(path, StandardCharsets.ISO_8859_1).contains("pool");
+        } catch (IOException e) {
+            return false; // if there should be one, the controller says so
+        }
     }
 
     /** Whether workers and the controller can be ours. */

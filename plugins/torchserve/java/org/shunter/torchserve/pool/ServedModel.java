@@ -135,6 +135,17 @@ public final class ServedModel implements WorkerModel {
         }
     }
 
+    /** Whether its workers share processes with those of other models. */
+    public boolean isPooled() {
+        return Boolean.TRUE.equals(settings.pool()) && WorkerLaunch.isOurs(host, model);
+    }
+
+    @Override
+    public int poolOf(final int index) {
+        // Models with one worker each are spread, too.
+        return isPooled() ? (Math.max(0, slot.index()) + index) % host.pools().workers() : -1;
+    }
+
     @Override
     public WorkerLaunch.Neighbours neighboursOf(final Worker starting) {
         return pool.neighboursOf(starting);
@@ -185,6 +196,7 @@ public final class ServedModel implements WorkerModel {
         final Boolean said =
                 group.preemptible() == null ? settings.preemptible() : group.preemptible();
         return WorkerLaunch.isOurs(host, model)
+                && !isPooled()
                 && (said == null
                         ? group.classes().equals(EnumSet.of(RequestClass.BEST_EFFORT))
                         : said);

@@ -2,6 +2,7 @@ package org.shunter.torchserve.pool;
 
 import java.net.HttpURLConnection;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -26,6 +27,8 @@ final class WorkerRoster {
     private final Host host;
     private final ServedModel served;
     private final Model model;
+    /** Numbers of its workers; one that is free is given again. */
+    private final BitSet indices = new BitSet();
     /** They take no batch any more, but finish those that they have. */
     private final Set<Worker> retiring = ConcurrentHashMap.newKeySet();
 
@@ -37,12 +40,33 @@ final class WorkerRoster {
 
     /** Start a worker; it takes no batch before the dispatcher is told of it. */
     Worker start(final WorkerGroup<Worker> group) {
-        final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
+        final int index = takeIndex();
+        final int pool = served.poolOf(index);
+        final Worker worker =
+                new Worker(host, served, group, host.nextAddress(), nextGpu(group), pool);
         group.add(worker);
         host.execute(worker::start);
         LOGGER.debug("{} started", worker);
-        worker.ended.thenRun(() -> host.release(worker.address));
+        worker.ended.thenRun(
+                () -> {
+                    host.release(worker.address);
+                    giveIndexBack(index);
+                });
         return worker;
+    }
+
+    private int takeIndex() {
+        synchronized (indices) {
+            final int index = indices.nextClearBit(0);
+            indices.set(index);
+            return index;
+        }
+    }
+
+    private void giveIndexBack(final int index) {
+        synchronized (indices) {
+            indices.clear(index);
+        }
     }
 
     private int nextGpu(final WorkerGroup<Worker> group) {

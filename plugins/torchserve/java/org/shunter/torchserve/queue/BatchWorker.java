@@ -1,6 +1,7 @@
 package org.shunter.torchserve.queue;
 
 import java.util.ArrayDeque;
+import org.shunter.torchserve.preemption.PoolRoom;
 
 /**
  * What a dispatcher needs of a worker: how large its batches may get, what it holds, and a way to
@@ -9,6 +10,8 @@ import java.util.ArrayDeque;
  */
 public abstract class BatchWorker {
     public final WorkerGroup<?> group;
+    /** Where its batches run when its process serves other models too, else null. */
+    public final PoolRoom room;
     /** Batches that it was given and has not answered; the first one runs. */
     public final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
     /** When its last answer came or it became ready. */
@@ -18,8 +21,10 @@ public abstract class BatchWorker {
     /** Batches it holds, for readers without the lock. */
     public volatile int held;
 
-    public BatchWorker(final WorkerGroup<?> group) {
+    /** {@code room}: of the process that it shares, or null. */
+    public BatchWorker(final WorkerGroup<?> group, final PoolRoom room) {
         this.group = group;
+        this.room = room;
     }
 
     /** Largest batch this worker takes now. */

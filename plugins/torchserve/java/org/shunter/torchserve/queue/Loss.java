@@ -22,7 +22,9 @@ public record Loss(Kind kind, int status, String cause) {
         /** It was ended because it did not answer in time: what it ran may have had its effects. */
         TIMED_OUT,
         /** It was stopped on purpose, which is no request's fault. */
-        STOPPED
+        STOPPED,
+        /** It went with the process that it shared, before it had begun with what it held. */
+        UNBEGUN
     }
 
     public static Loss died(final int status, final String cause) {
@@ -31,6 +33,10 @@ public record Loss(Kind kind, int status, String cause) {
 
     public static Loss timedOut(final String cause) {
         return new Loss(Kind.TIMED_OUT, 500, cause);
+    }
+
+    public static Loss unbegun(final String cause) {
+        return new Loss(Kind.UNBEGUN, 500, cause);
     }
 
     public static Loss stopped() {
@@ -44,7 +50,7 @@ public record Loss(Kind kind, int status, String cause) {
 
     /** Whether what ran has a part in it. */
     public boolean isDeath() {
-        return kind != Kind.STOPPED;
+        return kind == Kind.DIED || kind == Kind.TIMED_OUT;
     }
 
     /** Whether a request ended as many workers as it may. */
@@ -56,6 +62,9 @@ public record Loss(Kind kind, int status, String cause) {
     public boolean permitsAnotherRun(final Entry entry) {
         if (entry.streamed || isPoison(entry)) {
             return false;
+        }
+        if (kind == Kind.UNBEGUN) {
+            return true;
         }
         return switch (entry.rerun) {
             case NEVER -> false;

@@ -173,7 +173,7 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
             final Model model, final boolean isStartup, final WorkerCounts asked) {
         final boolean again = StockFields.dataQueue(model) instanceof JobQueue;
         final SavedSettings.OfModel before = isStartup ? saved.of(model) : null;
-        final ModelSettings own = ModelSettings.of(model);
+        final ModelSettings own = served(model, ModelSettings.of(model));
         if (!own.network().isEmpty() && !WorkerLaunch.isOurs(host, model)) {
             throw new BadRequestException(
                     "shunter.network: the model's Python has no package shunter (useVenv, or it is"
@@ -198,6 +198,12 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
             fresh.dispatcher().refuse(Drain.REASON);
         }
         return fresh.pool().scale(counts.min(), counts.max());
+    }
+
+    private ModelSettings served(final Model model, final ModelSettings said) {
+        return WorkerLaunch.isOurs(host, model) && !Boolean.FALSE.equals(said.pool())
+                ? said.inPool(host.pools(), model.getBatchSize())
+                : said;
     }
 
     /** A wrong section in the archive: the model is taken out again and the caller is told why. */

@@ -36,6 +36,7 @@ import org.shunter.torchserve.forming.RequestTerms;
  * @param retry whether a request whose worker died is tried once more when it does not say
  * @param drop whether a batch that stands still may give its memory back and begin anew
  * @param company whether free workers wait for a full batch as stock's do
+ * @param pool whether its workers share processes with those of other models; null: it is not said
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
  */
@@ -52,6 +53,7 @@ public record ModelSettings(
         boolean retry,
         boolean drop,
         boolean company,
+        Boolean pool,
         boolean auto) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
@@ -70,6 +72,8 @@ public record ModelSettings(
                             "tensors",
                             "preemptible",
                             "network",
+                            "pool",
+                            "resident",
                             "retry",
                             "wait",
                             "weights"));
@@ -91,7 +95,37 @@ public record ModelSettings(
                 retry,
                 drop,
                 company,
+                pool,
                 auto);
+    }
+
+    /**
+     * As it is served: with a worker in each process that models share, if it shares them. A model
+     * that says where it runs does so only when it asks for it.
+     */
+    public ModelSettings inPool(final PoolSettings pools, final int batchSize) {
+        final boolean isPlaced = !configuration.isEmpty() || cores != null || device != null;
+        if (pool == null && (!pools.all() || isPlaced)) {
+            return this;
+        }
+        final int batch = Math.max(1, maxBatch > 0 ? maxBatch : batchSize);
+        return new ModelSettings(
+                defaultClass,
+                sloNs,
+                maxBatch,
+                configuration.isEmpty()
+                        ? List.of(GroupConfig.of(pools.workers(), pools.threads(), batch))
+                        : configuration,
+                cores,
+                device,
+                environment,
+                network,
+                preemptible,
+                retry,
+                drop,
+                company,
+                true,
+                false);
     }
 
     /**
@@ -121,6 +155,7 @@ public record ModelSettings(
                     "shunter.groups and shunter.configuration: give one of them");
         }
         checkWeights(map.getOrDefault("weights", "private"));
+        flag("shunter.resident", map.getOrDefault("resident", false)); // its workers read it
         final RequestClass defaultClass =
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
@@ -150,6 +185,7 @@ public record ModelSettings(
                 retry,
                 drop,
                 company(map.getOrDefault("wait", "adaptive")),
+                PoolSettings.ofModel(map),
                 auto(map));
     }
 
@@ -173,6 +209,7 @@ public record ModelSettings(
         final boolean placed = cores != null && !cores.equals(GroupConfig.AUTO);
         if (value == null) {
             return !placed
+                    && !PoolSettings.SHARED.equals(map.get(PoolSettings.KEY))
                     && List.of("configuration", "groups", "device").stream()
                             .noneMatch(map::containsKey);
         }

@@ -120,6 +120,9 @@ final class GroupStatus {
         json.addProperty("pid", worker.pid());
         json.addProperty("state", worker.state.name());
         json.addProperty("in_flight", worker.held);
+        json.add(
+                "pool",
+                worker.room == null ? JsonNull.INSTANCE : new JsonPrimitive(worker.room.number));
         json.addProperty("restarts", worker.restarts);
         json.addProperty("problem", worker.problem());
         return json;

@@ -56,6 +56,7 @@ public final class Status {
         json.add("controller", controller(manager.host(), controller));
         json.add("devices", devices(manager.host().page()));
         json.add("front_end", frontEnd(manager));
+        json.add("pools", PoolMemory.of(manager.host().runtime().path()).get("pools"));
         final JsonArray models = new JsonArray();
         final Map<String, ServedModel> sorted = new TreeMap<>();
         manager.served().forEach(model -> sorted.put(model.name(), model));
@@ -171,6 +172,7 @@ public final class Status {
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
         inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
         json.add("in_flight", inFlight);
+        json.addProperty("waits_for_room", served.dispatcher().waitsForRoom());
         json.add("network", NetworkStatus.of(slot, manager.frontEnd()));
         json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
         json.add("slo_attainment", attainment(served));

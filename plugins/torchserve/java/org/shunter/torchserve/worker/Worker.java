@@ -34,6 +34,8 @@ public final class Worker extends BatchWorker {
 
     public final WorkerAddress address;
     public final int gpuId;
+    /** The process that it shares with workers of other models; -1: it has its own. */
+    public final int pool;
     public final long createdMs = System.currentTimeMillis();
     /** Completed with an HTTP status when the first load succeeded or failed. */
     public final CompletableFuture<Integer> firstLoad = new CompletableFuture<>();
@@ -56,13 +58,15 @@ public final class Worker extends BatchWorker {
             final WorkerModel served,
             final WorkerGroup<Worker> group,
             final WorkerAddress address,
-            final int gpuId) {
-        super(group);
+            final int gpuId,
+            final int pool) {
+        super(group, host.rooms().of(pool));
         this.host = host;
         this.served = served;
         this.dispatcher = served.dispatcher();
         this.address = address;
         this.gpuId = gpuId;
+        this.pool = pool;
     }
 
     public int pid() {

@@ -17,6 +17,7 @@ import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.queue.WorkerGroup;
 import org.shunter.torchserve.settings.GroupConfig;
+import org.shunter.torchserve.settings.PoolSettings;
 
 /**
  * How a worker process is started: command, environment, folder.
@@ -49,6 +50,7 @@ public record WorkerLaunch(
             final WorkerGroup<?> workers,
             final WorkerAddress address,
             final int gpuId,
+            final int pool,
             final Neighbours neighbours) {
         final Model model = served.model();
         final GroupConfig placed = served.placed(workers.config());
@@ -60,6 +62,15 @@ public record WorkerLaunch(
             more.put("SHUNTER_CLASS", served.settings().defaultClass().label());
             more.put("SHUNTER_SLO_NS", Long.toString(served.settings().sloNs()));
             more.put("SHUNTER_CLIENT_TIMEOUT_NS", Long.toString(clientTimeoutNs(model)));
+        }
+        if (pool >= 0) {
+            final PoolSettings pools = host.pools();
+            more.put("SHUNTER_POOL", Integer.toString(pool));
+            more.put("SHUNTER_POOL_WORKERS", Integer.toString(pools.workers()));
+            more.put("SHUNTER_POOL_HOT_MB", Integer.toString(pools.hotMb()));
+            more.put("SHUNTER_POOL_THREADS", Integer.toString(pools.threads()));
+            more.put("SHUNTER_CLASS", served.settings().defaultClass().label());
+            more.put("SHUNTER_MODEL_VERSION", model.getVersion());
         }
         final boolean choosesGpu = placed.device() == null && gpuId >= 0;
         final SliceSet slices =

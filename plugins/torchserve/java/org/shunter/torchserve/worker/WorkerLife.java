@@ -23,6 +23,8 @@ final class WorkerLife implements WorkerConnection.Listener {
     private static final Logger LOGGER = LoggerFactory.getLogger(WorkerLife.class);
     /** Killed by signal 9, as the kernel does when memory is out. */
     private static final int OUT_OF_MEMORY = 137;
+    /** Of a seat whose process went by another model's batch; {@code handlers/pool/handover.py}. */
+    private static final int UNBEGUN = 75;
     /** So long after its connection closed, a process has ended, or is not waited for any more. */
     private static final long EXIT_MS = 500;
     static final long GRACE_MS = 5000;
@@ -64,6 +66,7 @@ final class WorkerLife implements WorkerConnection.Listener {
                         worker.group,
                         worker.address,
                         worker.gpuId,
+                        worker.pool,
                         served.neighboursOf(worker));
         LOGGER.debug("{} command line: {}", launch.name(), launch.command());
         process = WorkerProcess.start(launch);
@@ -162,6 +165,11 @@ final class WorkerLife implements WorkerConnection.Listener {
     }
 
     private void lostByDeath(final String cause) {
+        final Integer status = process.exitStatus();
+        if (status != null && status == UNBEGUN && worker.pool >= 0) {
+            worker.lost(this, Loss.unbegun(cause));
+            return;
+        }
         worker.lost(this, Loss.died(ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500, cause));
     }
 

@@ -31,6 +31,9 @@ public interface WorkerModel {
     /** Largest batch of a group's workers now. */
     int cap(WorkerGroup<?> group);
 
+    /** Which process its worker number {@code index} shares with other models; -1: none. */
+    int poolOf(int index);
+
     /** Who is there when a worker starts. */
     WorkerLaunch.Neighbours neighboursOf(Worker starting);
 

@@ -188,7 +188,9 @@ class DispatcherTest {
         "NEVER, STOPPED, false",
         "ALWAYS, DIED, true",
         "ALWAYS, TIMED_OUT, true",
-        "ALWAYS, STOPPED, true"
+        "ALWAYS, STOPPED, true",
+        "NEVER, UNBEGUN, true",
+        "AFTER_DEATH, UNBEGUN, true"
     })
     void whatRanRunsAgainOnlyIfItMay(
             final Rerun rerun, final Loss.Kind kind, final boolean again) {
@@ -207,7 +209,8 @@ class DispatcherTest {
         other.answer();
         assertEquals(again ? List.of("r") : List.of(), other.running());
         if (again) {
-            assertEquals(kind != Loss.Kind.STOPPED ? 1 : 0, model.entries.get(request).deaths);
+            final boolean died = kind == Loss.Kind.DIED || kind == Loss.Kind.TIMED_OUT;
+            assertEquals(died ? 1 : 0, model.entries.get(request).deaths);
             other.answer();
             assertEquals(List.of(200), request.statuses);
         } else {

@@ -17,7 +17,10 @@ import org.junit.jupiter.api.Test;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.page.ControlPage;
 import org.shunter.torchserve.page.ModelSlot;
+import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.Turns;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Entry;
@@ -54,12 +57,12 @@ class ScheduleTest {
     }
 
     /** One schedule. */
-    private static final class Schedule extends TestModel {
+    static class Schedule extends TestModel {
         private final Random random;
         /** Nothing that lets best effort go before strict is asked for. */
         private final boolean plain;
-        private final List<FakeWorker> workers = new ArrayList<>();
-        private List<FakeWorker> current = new ArrayList<>();
+        final List<FakeWorker> workers = new ArrayList<>();
+        List<FakeWorker> current = new ArrayList<>();
         private final Map<Request, Fate> fates = new HashMap<>();
         private int names;
 
@@ -68,13 +71,7 @@ class ScheduleTest {
         }
 
         private Schedule(final Random random) {
-            this(
-                    random,
-                    new Dispatcher.Limits(
-                            random.nextBoolean() ? 100 : 4,
-                            random.nextBoolean() ? 0 : 5000,
-                            random.nextBoolean() ? 0 : 20 * MS,
-                            random.nextInt(4) == 0));
+            this(random, limits(random));
         }
 
         private Schedule(final Random random, final Dispatcher.Limits limits) {
@@ -83,14 +80,39 @@ class ScheduleTest {
             this.plain = !limits.company() && random.nextBoolean();
         }
 
+        /** One of several on a page. */
+        Schedule(
+                final Random random,
+                final Dispatcher.Limits limits,
+                final ControlPage page,
+                final Hold hold,
+                final Turns turns) {
+            super(limits, page, hold, turns);
+            this.random = random;
+            this.plain = false;
+        }
+
+        static Dispatcher.Limits limits(final Random random) {
+            return new Dispatcher.Limits(
+                    random.nextBoolean() ? 100 : 4,
+                    random.nextBoolean() ? 0 : 5000,
+                    random.nextBoolean() ? 0 : 20 * MS,
+                    random.nextInt(4) == 0);
+        }
+
         void run() {
             reconfigure();
             final int events = 5 + random.nextInt(80);
             for (int i = 0; i < events; i++) {
-                happen(random.nextInt(100));
-                check();
+                happen();
             }
             finish();
+        }
+
+        /** One event. */
+        void happen() {
+            happen(random.nextInt(100));
+            check();
         }
 
         private void happen(final int what) {
@@ -192,7 +214,7 @@ class ScheduleTest {
             }
         }
 
-        private void reconfigure() {
+        void reconfigure() {
             final List<FakeWorker> old = current;
             current = new ArrayList<>();
             final int count = 1 + random.nextInt(3);
@@ -301,6 +323,16 @@ class ScheduleTest {
         }
 
         private void finish() {
+            beginToFinish();
+            for (int i = 0; i < 2000 && !isOver(); i++) {
+                goOn();
+                pass(MS);
+            }
+            pass(10_000 * MS);
+            checkEnd();
+        }
+
+        void beginToFinish() {
             command(
                     () -> {
                         for (int group = 0; group < 3; group++) {
@@ -314,13 +346,15 @@ class ScheduleTest {
             workers.add(last);
             dispatcher.setWorkers(current);
             old.forEach(FakeWorker::drain);
-            for (int i = 0; i < 2000 && !isOver(); i++) {
-                for (final FakeWorker worker : List.copyOf(workers)) {
-                    goOn(worker);
-                }
-                pass(MS);
+        }
+
+        void goOn() {
+            for (final FakeWorker worker : List.copyOf(workers)) {
+                goOn(worker);
             }
-            pass(10_000 * MS);
+        }
+
+        void checkEnd() {
             assertTrue(dispatcher.isIdle(), () -> dispatcher.waiting() + " requests wait for ever");
             checkAnswers();
             assertEquals(0, slot.get(ControlLayout.S_IN_FLIGHT_REQUESTS));
@@ -329,10 +363,10 @@ class ScheduleTest {
             assertEquals(List.of(), pinned());
             final List<Object> known =
                     Reachable.from(dispatcher, object -> object instanceof BatchWorker);
-            assertEquals(List.of(last), known, "workers that ended are kept");
+            assertEquals(current, known, "workers that ended are kept");
         }
 
-        private boolean isOver() {
+        boolean isOver() {
             return dispatcher.isIdle() && workers.stream().allMatch(w -> w.inFlight.isEmpty());
         }
 

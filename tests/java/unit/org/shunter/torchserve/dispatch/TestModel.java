@@ -20,6 +20,7 @@ import org.shunter.torchserve.page.ControlPage;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.PoolRoom;
 import org.shunter.torchserve.preemption.Turns;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
@@ -98,7 +99,7 @@ public class TestModel {
         boolean ended;
 
         FakeWorker(final WorkerGroup<BatchWorker> group, final int cap) {
-            super(group);
+            super(group, room());
             this.cap = cap;
             state = WorkerState.READY;
         }
@@ -212,9 +213,9 @@ public class TestModel {
     private record Alarm(long atNs, long number, Runnable task, CompletableFuture<Void> handle) {}
 
     long now = 1000 * MS;
-    final ControlPage page = new ControlPage(ByteBuffer.allocateDirect(ControlLayout.PAGE_SIZE));
-    final ModelSlot slot = page.claim();
-    final Commands commands = new Commands(slot);
+    final ControlPage page;
+    final ModelSlot slot;
+    final Commands commands;
     final Dispatcher dispatcher;
     final List<Request> requests = new ArrayList<>();
     /** Entries of requests that were taken. */
@@ -228,6 +229,22 @@ public class TestModel {
     }
 
     TestModel(final Dispatcher.Limits limits) {
+        this(limits, new ControlPage(ByteBuffer.allocateDirect(ControlLayout.PAGE_SIZE)));
+    }
+
+    private TestModel(final Dispatcher.Limits limits, final ControlPage page) {
+        this(limits, page, new Hold(page), new Turns(page));
+    }
+
+    /** One of several on a page. */
+    TestModel(
+            final Dispatcher.Limits limits,
+            final ControlPage page,
+            final Hold hold,
+            final Turns turns) {
+        this.page = page;
+        slot = page.claim();
+        commands = new Commands(slot);
         dispatcher =
                 new Dispatcher(
                         "m/1",
@@ -236,8 +253,8 @@ public class TestModel {
                         limits,
                         new Dispatcher.Shared(
                                 this::schedule,
-                                new Hold(page),
-                                new Turns(page),
+                                hold,
+                                turns,
                                 () -> now,
                                 receivedNs -> {}));
     }
@@ -246,6 +263,11 @@ public class TestModel {
         final CompletableFuture<Void> handle = new CompletableFuture<>();
         alarms.add(new Alarm(now + unit.toNanos(delay), numbers++, task, handle));
         return handle;
+    }
+
+    /** Where the next worker's batches run, when its process serves other models too. */
+    PoolRoom room() {
+        return null;
     }
 
     /** For tests that look at what workers are given, and at what is written to them. */

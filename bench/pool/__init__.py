@@ -1,0 +1,1 @@
+"""What the benchmarks of the pool have in common: models, servers, callers, memory."""

@@ -1,0 +1,119 @@
+"""The sides of the pool's benchmarks: one TorchServe each, with the very same archives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from common import Row
+
+from pool.memory import MARK, memory_of, processes
+from pool.models import Packed
+from shunter.plugins.torchserve.build import ensure
+from shunter.plugins.torchserve.server import Server
+
+POOL, DEDICATED, STOCK = SIDES = ("pool", "dedicated", "stock")
+"""``pool: shared``; Shunter with a worker for each model; TorchServe with one."""
+START_S = 900.0
+
+
+class PoolServer:
+    """A running server; a context manager. A worker has one thread on every side."""
+
+    def __init__(
+        self,
+        side: str,
+        store: Path,
+        *,
+        models: Sequence[Packed] = (),
+        hot_mb: int = 2048,
+        workers: int = 2,
+        queue: int = 100,
+        patience_s: int | None = None,
+    ) -> None:
+        """``models``: those that are registered when it starts; ``workers``: of the pool;
+        ``hot_mb``: hot memory of each; ``queue``: requests that may wait for a model;
+        ``patience_s``: after which a process of the pool that is stopped is replaced."""
+        self.side, self._mark = side, os.urandom(8).hex()
+        settings = store / f"{self._mark}.toml"
+        lines = ["[pool]", 'models = "shared"', f"workers = {workers}", f"hot_mb = {hot_mb}"]
+        lines += ["threads = 1"]
+        text = "".join(f"{line}\n" for line in lines) if side == POOL else ""
+        settings.write_text(text, encoding="utf-8")
+        # Of the stock worker and of dedicated ones, which leave threads to the environment.
+        env = {"OMP_NUM_THREADS": "1", "SHUNTER_CONFIG": str(settings), MARK: self._mark}
+        if patience_s is not None:
+            env["SHUNTER_POOL_PATIENCE_S"] = str(patience_s)
+        config = {"default_workers_per_model": "1", "job_queue_size": str(queue)}
+        self.server = Server(
+            model_store=store,
+            models=[f"{each.name}={each.archive}" for each in models],
+            plugins=None if side == STOCK else ensure(),
+            config=config,
+            env=env,
+        )
+        self.start_seconds = 0.0
+        """Until all models that it started with were ready."""
+
+    def __enter__(self) -> Self:
+        began = time.monotonic()
+        self.server.start(START_S)
+        self.start_seconds = time.monotonic() - began
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop()
+
+    @property
+    def port(self) -> int:
+        """Of inference."""
+        return self.server.ports.inference
+
+    def url(self, model: Packed) -> str:
+        """Where predictions are asked for."""
+        return f"{self.server.inference}/predictions/{model.name}"
+
+    def register(self, model: Packed) -> None:
+        """Returns when its worker has loaded it."""
+        query = {"url": model.archive, "model_name": model.name, "initial_workers": "1"}
+        query["synchronous"] = "true"
+        models = f"{self.server.management}/models"
+        httpx.post(models, params=query, timeout=300).raise_for_status()
+
+    def unregister(self, model: Packed) -> None:
+        """Stock answers 500 now and then although its workers have ended."""
+        answer = httpx.delete(f"{self.server.management}/models/{model.name}", timeout=300)
+        if self.side != STOCK:
+            answer.raise_for_status()
+
+    def are_ready(self, models: Sequence[Packed]) -> bool:
+        """Whether each of them has a worker that is ready."""
+        for each in models:
+            found = httpx.get(f"{self.server.management}/models/{each.name}", timeout=60)
+            if found.status_code != 200:
+                return False
+            model = found.json()[0]
+            ready = [w for w in model["workers"] if w["status"] == "READY"]
+            if len(ready) < max(1, model["minWorkers"]) or len(ready) < len(model["workers"]):
+                return False
+        return True
+
+    def processes(self) -> dict[str, list[int]]:
+        """Of this server, by kind."""
+        return processes(self._mark)
+
+    def memory(self) -> Row:
+        """In MB, by kind and in all; see there."""
+        return memory_of(self.processes())
+
+    def cache(self) -> Any:
+        """What the server says of its hot memory; None where it has no such thing."""
+        with contextlib.suppress(httpx.HTTPError, ValueError):
+            answer = httpx.get(f"{self.server.management}/shunter/memory", timeout=30)
+            return answer.json() if answer.status_code == 200 else None
+        return None

@@ -1,0 +1,1 @@
+"""A worker process of several models: connections of many workers, one batch at a time."""

@@ -1,0 +1,272 @@
+"""The models of many seats in one process: one thread, one batch at a time.
+
+Each seat has what a worker of its own would have: a socket where its server connects, a
+connection, a model. Whose batch is next says :meth:`PooledModels.next_of`. A seat whose model
+cannot be shared goes on as a worker of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import selectors
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ts.service import Service
+
+from shunter.allocator.memory.host import available_bytes
+from shunter.allocator.memory.scheduling import Waiting
+from shunter.handlers.placement import allocation, gentle
+from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.pool.reception import Reception, Seat
+from shunter.handlers.pool.report import Report
+from shunter.handlers.pool.seat import POOL, RUNTIME
+from shunter.handlers.torchserve.connection import DIED
+from shunter.handlers.torchserve.inbox import Disconnected
+from shunter.handlers.torchserve.output import LINES
+from shunter.handlers.torchserve.pool.links import Links, OfLink
+from shunter.handlers.torchserve.pool.pooled import Kind, PooledWorker
+from shunter.handlers.torchserve.receive import LOAD
+from shunter.handlers.torchserve.serving import log_lines, use_threads
+from shunter.handlers.weights.setting import folder_of
+
+HOT_MB, PROCESSES = "SHUNTER_POOL_HOT_MB", "SHUNTER_POOL_WORKERS"
+PATIENCE_S = 30.0
+"""A process whose first seat has not come by then was started for one that is gone."""
+
+logger = logging.getLogger("shunter.pool")
+
+
+def hot_bytes(environ: Mapping[str, str]) -> int:
+    """Hot memory: what the server says, or a half of what is free, for all such processes."""
+    said, count = (environ.get(name, "") for name in (HOT_MB, PROCESSES))
+    if said.isdecimal() and int(said) > 0:
+        return int(said) * 1_000_000
+    processes = max(1, int(count)) if count.isdecimal() else 1
+    return int(available_bytes() / 2) // processes
+
+
+def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
+    """Serve until the last seat has gone; return the exit status."""
+    log_lines()
+    LINES.start()  # else it would be taken for a thread of the model that logs first
+    use_threads(threads)
+    weights = folder_of(environ)
+    assert weights is not None, "who belongs to no server has no seats"
+    models = PooledModels[Service](weights, hot_bytes(environ))
+    report = Report(Path(environ[RUNTIME]), int(environ[POOL]), models)
+    PoolProcess(reception, models, report).serve()
+    report.remove()
+    gentle.leave()
+    LINES.flush()
+    os._exit(0)  # taking the models down one by one would take longer, and gives nothing back
+
+
+class PoolProcess:
+    """For the thread that runs the batches."""
+
+    def __init__(
+        self, reception: Reception, models: PooledModels[Service], report: Report
+    ) -> None:
+        """``models``: none yet."""
+        self._reception, self._models, self._report = reception, models, report
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(reception.wake, selectors.EVENT_READ)
+        self._workers: dict[Seat, PooledWorker] = {}
+        self._loads: list[PooledWorker] = []
+        self._batches: dict[str, PooledWorker] = {}
+        """Workers with a batch that waits, by the name of their model."""
+        self._leaving: list[PooledWorker] = []
+        self._alone: dict[Kind, str] = {}
+        """Models that cannot be shared, and why."""
+        self._titles: dict[str, str] = {}
+        """Of the models, by their names."""
+        self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
+        self._speaks: Seat | None = None
+        self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._count = 0
+
+    def serve(self) -> None:
+        """Until the last seat has gone."""
+        patience = time.monotonic() + PATIENCE_S
+        while True:
+            is_over = not self._workers and (self._count or time.monotonic() > patience)
+            if is_over and self._reception.is_over():
+                return
+            self._tidy()
+            self._links.look()
+            waits = [self._report.look(self._titles)]
+            if self._loads or self._batches:
+                waits = [0.0]
+            else:
+                patient_s = None if self._workers else max(0.0, patience - time.monotonic())
+                waits += [self._links.wait_s, patient_s]
+            wait_s = min((each for each in waits if each is not None), default=None)
+            for key, _ in self._selector.select(wait_s):
+                self._heed(key.data)
+            if self._batches:
+                self._run_batch()
+            if self._loads:
+                self._load(self._loads.pop(0))
+
+    # ---- who is there
+
+    def _heed(self, said: PooledWorker | OfLink | None) -> None:
+        """Something has come; what is of somebody who has left meanwhile has not."""
+        if said is None:
+            self._hear_news()
+        elif isinstance(said, OfLink):
+            self._speak(said.worker.seat)
+            self._links.hear(said.worker)
+        elif said.seat in self._workers:
+            self._hear(said)
+
+    def _hear_news(self) -> None:
+        os.eventfd_read(self._reception.wake)
+        while self._reception.news:
+            news = self._reception.news.popleft()
+            if news.is_new:
+                self._welcome(news.seat)
+            elif news.connection is not None or news.error:
+                self._links.connected(self._workers.get(news.seat), news)
+            else:
+                if worker := self._workers.get(news.seat):
+                    self._leave(worker)
+                if news.seat is self._speaks:
+                    self._speak(None)
+                news.seat.close()
+
+    def _welcome(self, seat: Seat) -> None:
+        self._count += 1
+        self._speak(seat)
+        worker = PooledWorker(seat, self._count, self._models.usual)
+        self._workers[seat] = worker
+        try:
+            self._selector.register(worker.listen(), selectors.EVENT_READ, worker)
+        except (Exception, SystemExit):
+            logger.error("The worker did not start.", exc_info=True)
+            self._leave(worker, 1)
+
+    def _hear(self, worker: PooledWorker) -> None:
+        """It is connected to, or its server says something."""
+        if worker.connection is None:
+            self._selector.unregister(*worker.watched())
+            self._selector.register(worker.accept(), selectors.EVENT_READ, worker)
+            return
+        said = None if worker.name in self._batches else worker.look()
+        if said is None:
+            return
+        if said == LOAD and not worker.is_loaded:
+            if worker not in self._loads:
+                self._loads.append(worker)
+        elif said and worker.is_loaded and worker.link is None:
+            self._has_batch(worker)
+        elif not said and self._links.server_has_gone(worker):
+            self._selector.unregister(*worker.watched())
+        else:
+            self._speak(worker.seat)
+            logging.info("Frontend disconnected." if not said else DIED)
+            self._leave(worker, 1 if said else 0)
+
+    def _has_batch(self, worker: PooledWorker) -> None:
+        if worker.name not in self._batches:
+            worker.since = time.monotonic()
+            self._batches[worker.name] = worker
+
+    def _leave(self, worker: PooledWorker, status: int | None = None) -> None:
+        """It is served no more. ``status``: of its process, unless that is gone already."""
+        if self._workers.pop(worker.seat, None) is None:
+            return
+        self._links.remove(worker)
+        for each in worker.watched():
+            if each in self._selector.get_map():
+                self._selector.unregister(each)
+        self._batches.pop(worker.name, None)
+        if worker in self._loads:
+            self._loads.remove(worker)
+        self._leaving.append(worker)
+        if status is not None:
+            self._flush()
+            worker.seat.end(status)
+
+    def _tidy(self) -> None:
+        """What they had is free again."""
+        if not self._leaving:
+            return
+        for worker in self._leaving:
+            worker.close()
+            self._titles.pop(worker.name, None)
+            if worker.is_loaded:
+                self._models.unregister(worker.name)
+        self._leaving.clear()
+        gc.collect()
+        allocation.give_back()
+
+    # ---- what is done for them
+
+    def _run_batch(self) -> None:
+        waiting = [
+            Waiting(name, each.since, each.is_strict) for name, each in self._batches.items()
+        ]
+        worker = self._batches.pop(self._models.next_of(waiting))
+        if not self._do(worker, lambda: self._models.run(worker.name, lambda _: worker.step())):
+            self._models.skip()
+        self._links.ran(worker)
+        if worker.has_more and worker.seat in self._workers:
+            self._hear(worker)
+
+    def _load(self, worker: PooledWorker) -> None:
+        self._do(worker, lambda: self._load_now(worker))
+        self._links.add(worker)
+        if worker.is_loaded and worker.seat in self._workers:
+            self._titles[worker.name] = worker.title
+
+    def _load_now(self, worker: PooledWorker) -> None:
+        try:
+            worker.load(self._models, self._alone)
+        except NotSharable as error:
+            logger.warning("The model has a process of its own: %s", error)
+            self._flush()
+            worker.be_alone()
+            self._leave(worker)
+
+    def _do(self, worker: PooledWorker, work: Callable[[], object]) -> bool:
+        """Work that may last, for a worker whose server may lose patience; whether it was begun."""
+        if not self._reception.begin(worker.seat):
+            return False  # that is news
+        self._speak(worker.seat)
+        try:
+            work()
+        except (Disconnected, ConnectionError):
+            logging.info("Frontend disconnected.")
+            self._leave(worker, 0)
+        except SystemExit as error:
+            code = error.code
+            self._leave(worker, code if isinstance(code, int) else 0 if code is None else 1)
+        except Exception as error:
+            if not worker.was_refused:
+                logging.error(DIED, exc_info=error)
+            self._leave(worker, 1)
+        finally:
+            self._reception.end()
+        return True
+
+    def _speak(self, seat: Seat | None) -> None:
+        """What is printed from now on is this seat's; None: nobody's."""
+        if seat is not self._speaks:
+            self._flush()
+            self._speaks = seat
+            os.dup2(seat.output if seat else self._nowhere, 1)
+            os.dup2(seat.errors if seat else self._nowhere, 2)
+
+    def _flush(self) -> None:
+        LINES.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                stream.flush()
+

@@ -1,0 +1,162 @@
+package org.shunter.torchserve.dispatch;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.shunter.torchserve.dispatch.TestModel.MS;
+import static org.shunter.torchserve.forming.RequestClass.STRICT;
+
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.shunter.torchserve.forming.Rerun;
+import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.page.ControlPage;
+import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.PoolRoom;
+import org.shunter.torchserve.preemption.Turns;
+import org.shunter.torchserve.queue.Batch;
+import org.shunter.torchserve.queue.Loss;
+
+/** Models that share one process, with a worker each. */
+class PoolSharingTest {
+    private final PoolRoom room = new PoolRoom(0);
+    private final ControlPage page =
+            new ControlPage(ByteBuffer.allocateDirect(ControlLayout.PAGE_SIZE));
+    private final Hold hold = new Hold(page);
+    private final Turns turns = new Turns(page);
+    private final List<Model> models = new ArrayList<>();
+
+    private final class Model extends TestModel {
+        final List<Batch> given = new ArrayList<>();
+        final FakeWorker worker;
+
+        Model() {
+            super(new Dispatcher.Limits(100, 0, 0, false), PoolSharingTest.this.page, hold, turns);
+            worker = serve(8)[0];
+            models.add(this);
+        }
+
+        @Override
+        PoolRoom room() {
+            return room;
+        }
+
+        @Override
+        void onGiven(final FakeWorker to, final Batch batch) {
+            given.add(batch);
+        }
+    }
+
+    private final Model a = new Model();
+    private final Model b = new Model();
+    private final Model c = new Model();
+
+    private void pass(final long ns) {
+        models.forEach(model -> model.pass(ns));
+    }
+
+    @Test
+    void requestsGrowIntoOneBatchWhileTheirModelWaitsForRoom() {
+        a.strict("a");
+        b.strict("b");
+        for (final String name : List.of("c1", "c2", "c3")) {
+            c.strict(name);
+        }
+        assertEquals(List.of(), c.given);
+        assertEquals(1, c.dispatcher.waitsForRoom());
+        a.worker.answer();
+        assertEquals(List.of("c1", "c2", "c3"), c.worker.running());
+        assertEquals(0, c.dispatcher.waitsForRoom());
+    }
+
+    @Test
+    void aRequestExpiresWhileItWaitsForRoomAndHoldsNobodyUp() {
+        a.strict("a");
+        b.strict("b");
+        final TestModel.Request late = c.offer(new TestModel.Request("c", "c"), STRICT, 5 * MS, Rerun.NEVER);
+        pass(10 * MS);
+        assertEquals(1, late.statuses.size());
+        assertEquals(0, c.dispatcher.waitsForRoom());
+        b.bestEffort("b2");
+        a.worker.answer();
+        b.worker.answer();
+        assertEquals(List.of("b2"), b.worker.running());
+    }
+
+    @Test
+    void whoIsAloneGetsABatchAheadAndOthersDoNot() {
+        a.command(() -> a.slot.set(ControlLayout.S_THRESHOLD_FIXED_MILLI, 1000));
+        a.strict("a1");
+        a.strict("a2");
+        assertEquals(2, a.worker.inFlight.size());
+        b.strict("b");
+        assertEquals(List.of(), b.given);
+        a.strict("a3");
+        a.worker.answer();
+        assertEquals(List.of("b"), b.worker.running());
+        assertEquals(1, a.worker.inFlight.size());
+        a.worker.answer();
+        assertEquals(List.of("a3"), a.worker.running());
+    }
+
+    @Test
+    void timeBehindABatchOfAnotherModelIsNotTheBatchsOwn() {
+        final Loss loss = Loss.timedOut("told to");
+        a.strict("a");
+        b.strict("b");
+        pass(50 * MS);
+        assertNull(b.dispatcher.giveUpOverdue(List.of(b.worker), b.now - 20 * MS, loss));
+        a.worker.answer();
+        pass(10 * MS);
+        assertNull(b.dispatcher.giveUpOverdue(List.of(b.worker), b.now - 20 * MS, loss));
+        final long answeredNs = a.now - 10 * MS;
+        pass(15 * MS);
+        assertSame(
+                b.worker, b.dispatcher.giveUpOverdue(List.of(b.worker), b.now - 20 * MS, loss));
+        b.worker.comeBack();
+        a.strict("a2");
+        c.strict("c");
+        pass(5 * MS);
+        c.worker.answer();
+        pass(5 * MS);
+        a.worker.answer();
+        final Batch second = a.given.get(1);
+        assertTrue(second.startNs > answeredNs);
+        assertEquals(a.now - 5 * MS, second.startNs);
+    }
+
+    @Test
+    void turnsOfLongAgoHoldNobodyUp() {
+        page.set(ControlLayout.H_EXCLUSIVE, 1);
+        a.strict("a");
+        final TestModel.Request gone = c.strict("c");
+        assertEquals(List.of(), c.given);
+        c.dispatcher.abandon(c.entries.get(gone));
+        page.set(ControlLayout.H_EXCLUSIVE, 0);
+        c.bestEffort("late");
+        assertEquals(List.of("late"), c.worker.running());
+    }
+
+    @Test
+    void aNewGenerationWaitsForTheOldOnesBatchInTheSameProcess() {
+        a.strict("a");
+        final TestModel.FakeWorker next = a.worker(8);
+        a.dispatcher.setWorkers(List.of(next));
+        a.worker.drain();
+        a.strict("a2");
+        assertEquals(List.of(), next.running());
+        a.worker.answer();
+        assertTrue(a.worker.ended);
+        assertEquals(List.of("a2"), next.running());
+        b.strict("b");
+        next.die();
+        c.strict("c");
+        assertEquals(List.of("c"), c.worker.running());
+        a.dispatcher.setWorkers(List.of());
+        a.dispatcher.failWaiting(503, "removed");
+        assertEquals(0, a.dispatcher.waitsForRoom());
+    }
+}
