@@ -10,7 +10,6 @@ import argparse
 import ast
 import inspect
 import itertools
-import json
 import re
 import struct
 import textwrap
@@ -18,13 +17,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import messages
 import typer
 
 from shunter.allocator.planning.allowed import allowed
 from shunter.nic_frontend.client.requests.errors import error_of
 from shunter.nic_frontend.wire import layout
 from shunter.plugins.cli import main as cli
-from shunter.plugins.control import settings_keys
+from shunter.plugins.doctor import templates
+from shunter.plugins.doctor.templates import prose
 
 DOCS = Path(__file__).parent
 MARK = "<!-- Below: written by docs/generate.py. Change the code and run `make docs`. -->"
@@ -49,6 +50,7 @@ def pages() -> dict[Path, str]:
     makers: dict[str, Callable[[], Iterable[str]]] = {
         "reference/settings.md": settings_page,
         "reference/cli.md": cli_page,
+        "reference/messages.md": messages_page,
         "wire.md": wire_page,
     }
     return {
@@ -66,28 +68,20 @@ def _above(path: Path) -> str:
 
 def settings_page() -> Iterable[str]:
     """``shunter.toml``, out of the checked records."""
-    for name, field in settings_keys.Settings.__pydantic_fields__.items():
-        record = settings_keys.ModelSettings if name == "models" else field.annotation
-        keys = record.__pydantic_fields__
-        if name == "models":
-            inherited = settings_keys.BatchingSettings.__pydantic_fields__
-            keys = {key: each for key, each in keys.items() if key not in inherited}
+    for name, record, keys in templates.sections():
         yield f"## [{name}{'.NAME' if name == 'models' else ''}]"
         yield ""
-        yield from [_prose(inspect.getdoc(record) or ""), ""]
+        yield from [prose(inspect.getdoc(record) or ""), ""]
         rows = [
-            (f"`{key}`", _default(each), _allowed(record, key), _prose(each.description or ""))
+            (f"`{key}`", _default(each), _allowed(record, key), prose(each.description or ""))
             for key, each in keys.items()
         ]
         yield from _table(("Key", "Default", "Allowed", "Meaning"), rows)
 
 
 def _default(field: Any) -> str:
-    value = field.get_default(call_default_factory=True)
-    if value is None or value == () or value == ((), ()):
-        return "none"
-    number = isinstance(value, float) and value.is_integer()
-    return f"`{json.dumps(int(value) if number else value)}`"
+    value = templates.default_of(field)
+    return f"`{value}`" if value else "none"
 
 
 def _allowed(record: Any, key: str) -> str:
@@ -125,7 +119,7 @@ def _help(text: str) -> Iterable[str]:
         if is_example:
             yield from ["```", *map(textwrap.dedent, group), "```", ""]
         else:
-            yield from itertools.chain(*((_prose(part), "") for part in group))
+            yield from itertools.chain(*((prose(part), "") for part in group))
 
 
 def _option(option: Any) -> str:
@@ -140,6 +134,25 @@ def _given(option: Any) -> str:
         names = option.opts if value else option.secondary_opts
         return f"`{names[0]}`" if option.secondary_opts else ""
     return f"`{value}`"
+
+
+# ---- messages
+
+
+def messages_page() -> Iterable[str]:
+    """Every message of the code, by who says it."""
+    root = DOCS.parent
+    for title, rooms in messages.ROOMS.items():
+        paths = (path for room in rooms for path in sorted((root / room).rglob("*.py")))
+        yield from _messages(title, messages.python_messages(paths))
+    java = sorted((root / "plugins/torchserve/java").rglob("*.java"))
+    yield from _messages(messages.JAVA, messages.java_messages(java))
+
+
+def _messages(title: str, found: Iterable[str]) -> Iterable[str]:
+    yield from [f"## {title}", ""]
+    yield from (f"* `{text.replace('`', chr(39))}`" for text in found)
+    yield ""
 
 
 # ---- wire format
@@ -195,17 +208,11 @@ def _notes(enum: Any) -> dict[str, str]:
     found = {}
     for member, text in itertools.pairwise(body):
         if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
-            found[member.targets[0].id] = _prose(text.value.value)  # type: ignore[attr-defined]
+            found[member.targets[0].id] = prose(text.value.value)  # type: ignore[attr-defined]
     return found
 
 
 # ---- Markdown
-
-
-def _prose(text: str) -> str:
-    """One paragraph per blank line, single backticks, no roles of reStructuredText."""
-    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text).replace("``", "`")
-    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterable[str]:

@@ -120,6 +120,14 @@ def copy_config(source: Path, folder: Path, changes: dict[str, Any] | None = Non
     (folder / source.name).write_text(text, encoding="utf-8")
 
 
+def with_network(source: Path, network: str | None) -> dict[str, Any] | None:
+    """What :func:`copy_config` changes for workers of the network front end: ``1x1x32``."""
+    if network is None:
+        return None
+    config = yaml.safe_load(source.read_text(encoding="utf-8"))
+    return {"shunter": {**config["shunter"], "network": network}}
+
+
 def _gather(parts: ModelFolder, name: str, version: str, scratch: Path) -> Path:
     """The content of the archive as a folder, with the manifest."""
     export = scratch / "export"

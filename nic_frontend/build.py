@@ -65,7 +65,7 @@ def includes() -> list[str]:
     return [f"-I{folder}" for folder in sorted({path.parent for path in sources("*.h")})]
 
 
-def is_fresh(library: Path) -> bool:
+def is_fresh(library: Path = HERE / LIBRARY) -> bool:
     """Whether a library was built from these sources."""
     try:
         return _MARK + digest().encode() in library.read_bytes()
@@ -117,8 +117,12 @@ def seat_digest() -> str:
 
 def ensure_seat() -> Path:
     """The seat's program; it is built only when it is missing or stale. Raises BuildError."""
-    mark = _SEAT_MARK + seat_digest().encode()
-    return SEAT if SEAT.exists() and mark in SEAT.read_bytes() else build_seat()
+    return SEAT if seat_is_fresh() else build_seat()
+
+
+def seat_is_fresh() -> bool:
+    """As :func:`is_fresh`."""
+    return SEAT.exists() and _SEAT_MARK + seat_digest().encode() in SEAT.read_bytes()
 
 
 def build_seat(program: Path | None = None) -> Path:

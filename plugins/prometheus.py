@@ -7,19 +7,14 @@ out where it would read as a number that was measured.
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
-from pathlib import Path
 
 from shunter.batching.page.control_page import ControlPage, UnstableError
 from shunter.batching.page.holds import holding_models
 from shunter.batching.page.layout import CLASSES, TIME_BUCKET_SHIFT, TIME_BUCKETS
 from shunter.batching.page.records import RunnerLine, SlotIdentity, SlotTelemetry
 from shunter.batching.page.runners import read_runners
-from shunter.plugins.errors import UserError
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _BY_CLASS = {
@@ -210,42 +205,3 @@ def _family(
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-class MetricsServer:
-    """``/metrics`` of a page on this host, until it is closed."""
-
-    def __init__(self, path: Path, port: int) -> None:
-        """Raises UserError when the port is taken; PageError, OSError when there is no page."""
-        page = ControlPage.attach(path, writable=False)
-
-        class Answers(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                found = self.path.split("?")[0] == "/metrics"
-                body = exposition(page, time.monotonic_ns()).encode() if found else b""
-                self.send_response(200 if found else 404)
-                self.send_header("Content-Type", TEXT)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nobody wants to read it."""
-
-        self._page = page
-        try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
-        except OSError as error:
-            page.close()
-            raise UserError(f"port {port} for metrics: {error.strerror}") from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Serve no more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self._page.close()

@@ -98,9 +98,11 @@ FOLDERS = {
         "plugins/triton/serving",
         "plugins/triton/existing",
     },
+    "plugins/doctor": {"plugins", "plugins/control", "plugins/hosts"},
     "plugins/cli": {
         "plugins",
         "plugins/control",
+        "plugins/doctor",
         "plugins/hosts",
         "plugins/profiling",
         "plugins/view",
@@ -173,6 +175,8 @@ PURE_FILES = (
     "handlers/weights/layout.py",
     "nic_frontend/server/absences.py",
     "nic_frontend/server/model_policy.py",
+    "plugins/doctor/checks.py",
+    "plugins/doctor/records.py",
     "plugins/triton/existing/statistics.py",
     "plugins/triton/layout.py",
 )

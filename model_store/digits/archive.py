@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from shunter.model_store import pack
 from shunter.model_store.digits import train
@@ -58,7 +57,8 @@ def pack_digits(
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         shutil.copy(HERE / "handler.py", folder)
-        pack.copy_config(HERE / "model-config.yaml", folder, _changes(network))
+        config = HERE / "model-config.yaml"
+        pack.copy_config(config, folder, pack.with_network(config, network))
         (folder / "digits.json").write_text(
             json.dumps(weights.metadata, indent=2), encoding="utf-8"
         )
@@ -69,13 +69,6 @@ def pack_digits(
         else:
             _save_script(weights, folder / "digits.pt")
         return Packed(pack.pack(folder, store, name=name, version=version), weights.metadata)
-
-
-def _changes(network: str | None) -> dict[str, Any] | None:
-    if network is None:
-        return None
-    config = yaml.safe_load((HERE / "model-config.yaml").read_text(encoding="utf-8"))
-    return {"shunter": {**config["shunter"], "network": network}}
 
 
 def _save_script(weights: train.Trained, path: Path) -> None:

@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from shunter.plugins.cli.devices import devices
+from shunter.plugins.cli.doctor import doctor, init
 from shunter.plugins.cli.existing import adopt
+from shunter.plugins.cli.explain import explain
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.pack import pack, pack_digits, require
@@ -136,8 +138,11 @@ def demo() -> None:
     raise typer.Exit(demonstration.run(Console()))
 
 
+app.command()(doctor)
+app.command()(init)
 app.command()(pack)
 app.command()(status)
+app.command()(explain)
 app.command()(devices)
 app.command()(load)
 app.command()(unload)

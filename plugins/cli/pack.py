@@ -44,6 +44,10 @@ def pack(
         bool,
         typer.Option("--no-weights", help="A folder whose model.py or handler makes its own."),
     ] = False,
+    network: Annotated[
+        str | None,
+        typer.Option(help="A sample: also workers for the network front end, such as 1x1x32."),
+    ] = None,
     triton: ForTriton = False,
     output: Repository = None,
 ) -> None:
@@ -72,12 +76,14 @@ def pack(
     try:
         if no_weights and model in SAMPLES:
             raise UserError("--no-weights is for folders; a sample has its weights")
+        if network and model not in SAMPLES:
+            raise UserError("--network is for samples; a folder says it in its model-config.yaml")
         if model == "digits":
-            pack_digits(store, name or model, version, eager)
+            pack_digits(store, name or model, version, eager=eager, network=network)
         elif eager:
             raise UserError("--eager is for the sample digits; a folder says it by its files")
         elif model in SAMPLES:
-            print(_pack_sample(model, store, name or model, version))
+            print(_pack_sample(model, store, name or model, version, network))
         else:
             print(
                 packed(
@@ -114,19 +120,25 @@ def pack_repository(
     print(f"start its workers, which say how to start Triton: shunter workers {output}")
 
 
-def _pack_sample(model: str, store: Path, name: str, version: str) -> Path:
+def _pack_sample(model: str, store: Path, name: str, version: str, network: str | None) -> Path:
+    from shunter.model_store.pack import with_network
+
     with _stderr().status(f"packing {model}"):
         if model == "minilm":
-            from shunter.model_store.minilm.archive import pack_minilm
+            from shunter.model_store.minilm import archive as minilm
 
-            return pack_minilm(store, name=name, version=version)
+            config = with_network(minilm.HERE / "model-config.yaml", network)
+            return minilm.pack_minilm(store, name=name, version=version, config=config)
         require("PIL")
-        from shunter.model_store.resnet50.archive import pack_resnet50
+        from shunter.model_store.resnet50 import archive as resnet50
 
-        return pack_resnet50(store, name=name, version=version)
+        config = with_network(resnet50.HERE / "model-config.yaml", network)
+        return resnet50.pack_resnet50(store, name=name, version=version, config=config)
 
 
-def pack_digits(store: Path, name: str, version: str, eager: bool) -> None:
+def pack_digits(
+    store: Path, name: str, version: str, *, eager: bool = False, network: str | None = None
+) -> None:
     """Train the sample, pack it, say how good it is."""
     require("sklearn")
     from rich.progress import Progress
@@ -140,6 +152,7 @@ def pack_digits(store: Path, name: str, version: str, eager: bool) -> None:
             eager=eager,
             name=name,
             version=version,
+            network=network,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     known = packed.metadata

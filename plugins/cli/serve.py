@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from shunter.plugins.cli.supervisor import Supervisor
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostProcess
 
@@ -60,17 +61,19 @@ def run(server: HostProcess, console: Console) -> None:
     """
     for each in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a script's background job ignores it
         signal.signal(each, signal.default_int_handler)
-    told_to_stop = False
+    told_to_stop, supervisor = False, Supervisor()
     try:
         what = f"starting {server.name} and its workers"
         with console.status(what) as status:
             server.told = lambda text: status.update(f"{what}: {text}")
             server.start()
         _print_addresses(server, console)
-        _follow(server, console)
+        supervisor.ready(f"{server.name} at {server.inference}")
+        _follow(server, console, supervisor)
     except KeyboardInterrupt:
         told_to_stop = True
     finally:
+        supervisor.stopping()
         _drain(server, console)
     if not told_to_stop:
         raise UserError(f"{server.name} ended by itself; its log is above")
@@ -88,7 +91,7 @@ def _print_addresses(server: HostProcess, console: Console) -> None:
     console.print("Ctrl-C drains and stops")
 
 
-def _follow(server: HostProcess, console: Console) -> None:
+def _follow(server: HostProcess, console: Console, supervisor: Supervisor) -> None:
     with server.log.open("rb") as log:
         while True:
             running = server.running
@@ -97,7 +100,16 @@ def _follow(server: HostProcess, console: Console) -> None:
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
             if not running:
                 return
+            supervisor.look(lambda: _answers(server))
             time.sleep(0.2)
+
+
+def _answers(server: HostProcess) -> bool:
+    try:
+        server.host.status()
+    except UserError:
+        return False
+    return True
 
 
 def _drain(server: HostProcess, console: Console) -> None:

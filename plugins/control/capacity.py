@@ -129,14 +129,15 @@ class Autoscaling:
     def _ask(self, slot: int, seen: Observed, request: int, now_ns: int) -> None:
         """Want another number of workers in place, unless a change is under way."""
         model, count = self._models[slot], self.counts[slot]
+        present = seen.configuration
+        if model.wanted and present and present[0].instances == model.wanted.groups[0].instances:
+            model.not_before_ns = 0  # it was possible
         if seen.change.change_state == ChangeState.UNDER_WAY or now_ns < model.not_before_ns:
             return
-        present = seen.configuration
         if not present or present[0].instances == count:
             return
         own = model.wanted.request if model.wanted else 0
         groups = (replace(present[0], instances=count),)
-        # Either it is done by then, or it was not possible.
         model.not_before_ns = now_ns + PAUSE_NS
         model.wanted = Wanted(max(own, request, seen.change.change_request) + 1, groups, pin=False)
         LOGGER.info("%s: %d instances instead of %d", seen.name, count, present[0].instances)

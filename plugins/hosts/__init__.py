@@ -64,6 +64,24 @@ def running(
     return host_of(MANAGEMENT, token)
 
 
+def ended_requests(
+    management: str | None,
+    token: str | None,
+    request: str | None,
+    *,
+    model: str | None = None,
+    bad: bool = False,
+    count: int = 1,
+) -> list[dict[str, Any]]:
+    """What a TorchServe remembers of requests that have ended. Raises UserError."""
+    from shunter.plugins.torchserve.host import TorchServeHost
+
+    host = running(management, None, token)
+    if not isinstance(host, TorchServeHost):
+        raise UserError(f"{host.name} does not remember single requests; TorchServe does")
+    return host.requests(request, model=model, bad=bad, count=count)
+
+
 def status_of(backend: Path) -> dict[str, Any]:
     """What a Triton serves whose backend listens at that path. Raises UserError."""
     from shunter.plugins.triton.backend import status_of as triton_status
@@ -163,6 +181,38 @@ def plugins_folder(
     from shunter.plugins.torchserve import process
 
     return process.plugins_folder(output, force=force)
+
+
+def compiled() -> dict[str, bool | None]:
+    """Everything that is compiled, by name: whether it is as its sources; None: it is not there."""
+    from shunter.nic_frontend import build as native
+    from shunter.plugins.torchserve import build as jar
+    from shunter.plugins.triton import build as backend
+
+    found = {
+        "TorchServe's jar": (jar.HERE / jar.PLUGINS / jar.JAR, jar.is_fresh()),
+        "the network front end": (native.HERE / native.LIBRARY, native.is_fresh()),
+        "the program of pools": (native.SEAT, native.seat_is_fresh()),
+        "Triton's backend": (backend.HERE / backend.LIBRARY, backend.is_fresh()),
+    }
+    return {name: fresh if path.exists() else None for name, (path, fresh) in found.items()}
+
+
+def triton_program() -> str | None:
+    """The Triton that would be started; None: there is none."""
+    from shunter.plugins.triton import installation
+
+    try:
+        return str(installation.find().program)
+    except UserError:
+        return None
+
+
+def first_properties(store: Path) -> dict[str, str]:
+    """Settings of the server itself to begin with: files by their names. Raises UserError."""
+    from shunter.plugins.torchserve.first_properties import text
+
+    return {"config.properties": text(store, plugins_folder())}
 
 
 def _check(name: str, *allowed: str) -> None:

@@ -28,6 +28,8 @@ PLUGINS = Path("build/plugins")
 """Where the jar lies, relative to this file's folder."""
 JAR = "shunter-torchserve.jar"
 PROPERTIES = "shunter.properties"
+PAGE = HERE.parent / "view/dashboard.html"
+"""What a browser gets of ``/shunter/``."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _ADVICE = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jdk-headless)"
 
@@ -67,8 +69,12 @@ def shunter_version() -> str:
 def ensure(folder: Path | None = None) -> Path:
     """Return the folder with a fresh jar in it; build the jar only when it is missing or stale."""
     folder = folder or HERE / PLUGINS
-    expected = _properties(shunter_version())
-    return folder if read_properties(folder / JAR) == expected else build(folder)
+    return folder if is_fresh(folder) else build(folder)
+
+
+def is_fresh(folder: Path = HERE / PLUGINS) -> bool:
+    """Whether there is a jar in it that was built from these sources."""
+    return read_properties(folder / JAR) == _properties(shunter_version())
 
 
 def build(folder: Path | None = None, *, version: str | None = None) -> Path:
@@ -89,6 +95,7 @@ def build(folder: Path | None = None, *, version: str | None = None) -> Path:
             resources = HERE / "resources"
             if resources.is_dir():
                 shutil.copytree(resources, classes, dirs_exist_ok=True)
+            shutil.copy(PAGE, classes)
             (classes / PROPERTIES).write_text(properties, encoding="utf-8")
             finished = Path(scratch) / JAR
             _archive(classes, finished)
@@ -122,13 +129,14 @@ def _properties(version: str) -> str:
 def _inputs() -> Iterator[Path]:
     for root in (HERE / "java", HERE / "resources"):
         yield from sorted(path for path in root.rglob("*") if path.is_file())
+    yield PAGE
 
 
 def _digest() -> str:
     total = hashlib.sha256()
     for path in _inputs():
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        total.update(f"{path.relative_to(HERE)} {content}\n".encode())
+        total.update(f"{path.relative_to(HERE.parent)} {content}\n".encode())
     return total.hexdigest()
 
 

@@ -175,6 +175,19 @@ class TorchServeHost:
         """See the protocol: ``GET /shunter/status`` as it is."""
         return self._get("/shunter/status")
 
+    def requests(
+        self, request: str | None, *, model: str | None, bad: bool, count: int
+    ) -> list[dict[str, Any]]:
+        """Requests that ended, the last one first: ``GET /shunter/requests``.
+
+        ``request``: its id, or None: ``count`` of the last ones; ``bad``: refused, failed or late.
+        """
+        query = {"count": str(count), "bad": str(bad).lower()}
+        query |= {"model": model} if model else {}
+        path = "/shunter/requests" + (f"/{quote(request, safe='')}" if request else "")
+        found: list[dict[str, Any]] = self._get(path, query)["requests"]
+        return found
+
     def _names(self) -> Iterator[str]:
         page: str | None = "0"
         while page is not None:

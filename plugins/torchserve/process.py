@@ -79,6 +79,7 @@ class TorchServeProcess(Server):
         return {
             "inference": f"{self.inference}/predictions/...",
             "management": self.management,
+            "dashboard": f"{self.management}/shunter/",
             "metrics": f"{self.metrics}/metrics",
             "gRPC": f"127.0.0.1:{self.grpc_inference} (inference), {self.grpc_management}",
             "keys": str(self.folder / "key_file.json") if self._tokens else "off",

@@ -51,13 +51,15 @@ def digest() -> str:
 
 def ensure() -> Path:
     """The library; it is built only when it is missing or stale. Raises UserError."""
-    library = HERE / LIBRARY
+    return HERE / LIBRARY if is_fresh() else build(HERE / LIBRARY)
+
+
+def is_fresh() -> bool:
+    """Whether there is one that was built from these sources."""
     try:
-        if _MARK + digest().encode() in library.read_bytes():
-            return library
+        return _MARK + digest().encode() in (HERE / LIBRARY).read_bytes()
     except OSError:
-        pass
-    return build(library)
+        return False
 
 
 def build(library: Path, more: Sequence[str] = ()) -> Path:

@@ -2,11 +2,9 @@
 
 import math
 import os
-import socket
 import time
 from dataclasses import replace
 
-import httpx
 import pytest
 
 from shunter.batching.page.layout import SLOT_COUNT, TIME_BUCKETS
@@ -18,9 +16,8 @@ from shunter.batching.page.records import (
 )
 from shunter.batching.page.runtime import LOCK, OwnFolder, only_live
 from shunter.plugins import supervised
-from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
-from shunter.plugins.prometheus import MetricsServer, exposition
+from shunter.plugins.prometheus import exposition
 from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.supervised import Supervised
 from shunter.plugins.view import page_status
@@ -156,22 +153,6 @@ def test_prometheus_gets_what_the_page_says(server):
     assert {name: found[name] for name in wanted} == wanted
     assert math.isnan(found[f'shunter_slo_attainment{{{model},class="best_effort"}}'])
     assert f'shunter_predicted_fixed_seconds{{{model},group="0"}}' not in found
-
-
-def test_metrics_are_served_until_they_are_closed(server):
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        held.listen()
-        with pytest.raises(UserError, match=f"port {port} for metrics"):
-            MetricsServer(server.path, port)
-    metrics = MetricsServer(server.path, port)
-    address = f"http://127.0.0.1:{port}"
-    assert "shunter_settings_valid 1" in httpx.get(f"{address}/metrics").text
-    assert httpx.get(f"{address}/other").status_code == 404
-    metrics.close()
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{address}/metrics")
 
 
 BEATS = "import sys, time\nwhile True: time.sleep(0.01); open(sys.argv[1], 'a').write('.')"

@@ -19,8 +19,8 @@ from shunter.nic_frontend import build as native
 from shunter.plugins import record
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient, HostError, WorkerRuntime
+from shunter.plugins.http_view import HttpView
 from shunter.plugins.management import ManagementSocket
-from shunter.plugins.prometheus import MetricsServer
 from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton import build, installation
 from shunter.plugins.triton.serving import options
@@ -123,6 +123,7 @@ class TritonProcess:
             "gRPC": self.grpc,
             "repository": f"{self.inference}/v2/repository/...",
             "metrics": f"http://127.0.0.1:{self._ports[2]}/metrics",
+            "dashboard": f"http://127.0.0.1:{self._ports[2]}/shunter/",
         }
 
     @property
@@ -151,8 +152,8 @@ class TritonProcess:
             else:
                 self._clean()
             management = self._open_house(stack)
-            metrics = MetricsServer(self.host.page.path, self._ports[2])
-            stack.callback(metrics.close)
+            view = HttpView(self.host.page.path, self._ports[2], self.host.status)
+            stack.callback(view.close)
             try:
                 self._begin(living, timeout_s)
             except BaseException:

@@ -146,6 +146,13 @@ def test_what_was_not_taken_up_is_wanted_again_after_a_while():
     assert house.scaling.wanted(0).request == first + 1
 
 
+def test_after_one_that_was_done_the_next_one_comes_at_once():
+    house = House(keep_s=0)
+    for depth, expected in ((24, 3), (0, 1), (64, 8), (0, 1)):
+        house.depth[0] = depth
+        assert house.run() == [expected]
+
+
 def test_of_several_wishes_the_last_one_holds():
     capacity = Capacity(lambda: 0.0)
     capacity.use(Settings())

@@ -19,9 +19,11 @@ import org.pytorch.serve.wlm.ModelManager;
 import org.shunter.torchserve.pool.NoRoomException;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.pool.WorkerPool;
+import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.settings.CpuDemand;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.view.PoolMemory;
+import org.shunter.torchserve.view.RequestStories;
 import org.shunter.torchserve.view.Status;
 
 /**
@@ -30,6 +32,7 @@ import org.shunter.torchserve.view.Status;
  * <pre>
  * GET /shunter/status
  * GET /shunter/memory
+ * GET /shunter/requests[/{id}][?model=NAME][&amp;bad=true][&amp;count=20]
  * GET /shunter/models/{name}[/{version}]
  * GET /shunter/models/{name}[/{version}]/configuration
  * PUT /shunter/models/{name}[/{version}]/configuration?configuration=1x8x32,2x4x16[&amp;cores=auto][&amp;restart=true][&amp;auto=true]
@@ -135,11 +138,32 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         if (path.length == 3 && path[2].equals("memory")) {
             return PoolMemory.of(Installer.manager().host().runtime().path());
         }
+        if (path.length >= 3 && path.length <= 4 && path[2].equals("requests")) {
+            return requests(path.length == 4 ? path[3] : null, request);
+        }
         final boolean configuration = isConfiguration(path);
         final ServedModel model = model(path, configuration);
         return configuration
                     ? configuration(model)
                     : Status.ofModel(model, Installer.manager());
+    }
+
+    /** {@code id}: of the one that is meant, or null for the last ones. */
+    private static JsonObject requests(final String id, final Request request) {
+        final String bad = parameter(request, "bad");
+        final JsonObject json =
+                RequestStories.asked(
+                        Installer.manager().served(),
+                        id,
+                        parameter(request, "model"),
+                        bad != null && checkBoolean("bad", bad),
+                        parameter(request, "count"));
+        if (id != null && json.getAsJsonArray("requests").isEmpty()) {
+            throw new NotFound(
+                    "Request " + id + " is not among the last " + Recent.KEPT + " of any model that"
+                            + " ended; its id is x-request-id of the answer");
+        }
+        return json;
     }
 
     private static JsonObject put(final String[] path, final Request request) {
@@ -231,7 +255,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final int last = hasSuffix ? path.length - 1 : path.length;
         if (last < 4 || last > 5 || !path[2].equals("models")) {
             throw new NotFound(
-                    "Known: /shunter/status, /shunter/memory,"
+                    "Known: /shunter/status, /shunter/memory, /shunter/requests[/{id}],"
                             + " /shunter/models/{name}[/{version}][/configuration]");
         }
         final String name = path[3];

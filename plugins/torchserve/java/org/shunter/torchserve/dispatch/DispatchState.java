@@ -103,7 +103,7 @@ final class DispatchState {
         final Refusal refusal = admission.refusalOf(entry, effects);
         if (refusal != null) {
             entry.stage = Entry.Stage.DONE; // its closing connection is not a client that left
-            telemetry.rejected(entry);
+            telemetry.rejected(entry, refusal.status(), refusal.text());
         } else {
             accept(entry);
             decide(entry.arrivalNs, effects);

@@ -19,7 +19,7 @@ import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.queue.Refusal;
 import org.shunter.torchserve.queue.Reply;
-import org.shunter.torchserve.queue.SloWindow;
+import org.shunter.torchserve.queue.Telemetry;
 import org.shunter.torchserve.queue.Wakeup;
 import org.shunter.torchserve.queue.WorkerState;
 
@@ -215,9 +215,9 @@ public final class Dispatcher {
         return state.admission.capacity();
     }
 
-    /** Shares of requests with a deadline that met it lately. */
-    public SloWindow sloWindow() {
-        return state.telemetry.window();
+    /** What is counted. */
+    public Telemetry telemetry() {
+        return state.telemetry;
     }
 
     /**

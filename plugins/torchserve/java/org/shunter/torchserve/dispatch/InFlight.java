@@ -89,7 +89,7 @@ final class InFlight {
         worker.freeSinceNs = now;
         sharing.pool.answered(worker, batch, now);
         sharing.progress(batch, now);
-        telemetry.answered(batch, worker.group.sloWindow, statuses, now);
+        telemetry.answered(batch, worker.group, statuses, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
         if (reply.code() == 200

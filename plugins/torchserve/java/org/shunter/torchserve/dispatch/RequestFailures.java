@@ -15,6 +15,9 @@ import org.slf4j.LoggerFactory;
 final class RequestFailures {
     private static final Logger LOGGER = LoggerFactory.getLogger(RequestFailures.class);
 
+    private static final int EXPIRED = 504;
+    private static final int DISPLACED = 503;
+
     private final Object lock;
     private final String name;
     private final Telemetry telemetry;
@@ -28,31 +31,33 @@ final class RequestFailures {
     /** Its deadline cannot be met any more. */
     void expired(final Entry entry, final long now, final Effects effects) {
         assert Thread.holdsLock(lock);
-        telemetry.expired(entry);
         final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
-        effects.refuse(
-                entry,
-                504,
-                "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name);
+        final String why =
+                "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name;
+        telemetry.expired(entry, EXPIRED, why);
+        effects.refuse(entry, EXPIRED, why);
     }
 
     /** A strict request took its place in a full queue. */
     void displaced(final Entry entry, final String full, final Effects effects) {
         assert Thread.holdsLock(lock);
-        telemetry.rejected(entry);
-        effects.refuse(entry, 503, full + "; a strict request took this one's place");
+        final String why = full + "; a strict request took this one's place";
+        telemetry.rejected(entry, DISPLACED, why);
+        effects.refuse(entry, DISPLACED, why);
     }
 
     /** Its worker was lost, and it does not run again. */
     void givenUp(final Entry entry, final Loss loss, final Effects effects) {
         assert Thread.holdsLock(lock);
         entry.stage = Entry.Stage.DONE;
-        telemetry.failed(entry);
-        if (!Loss.isPoison(entry)) {
-            effects.refuse(
-                    entry,
-                    loss.jobStatus(),
-                    "Worker died. The request is not run again: " + loss.cause());
+        final boolean isPoison = Loss.isPoison(entry);
+        final String why =
+                "Worker died. The request "
+                        + (isPoison ? "ended " + entry.deaths + " workers: " : "is not run again: ")
+                        + loss.cause();
+        telemetry.failed(entry, loss.status(), why);
+        effects.refuse(entry, loss.jobStatus(), why);
+        if (!isPoison) {
             return;
         }
         telemetry.poisoned();
@@ -63,10 +68,6 @@ final class RequestFailures {
                 entry.deaths,
                 loss.cause(),
                 loss.status());
-        effects.refuse(
-                entry,
-                loss.jobStatus(),
-                "Worker died. The request ended " + entry.deaths + " workers: " + loss.cause());
     }
 
     /** Nobody is left to serve them. */
@@ -77,7 +78,7 @@ final class RequestFailures {
             final Effects effects) {
         for (final Entry entry : entries) {
             entry.stage = Entry.Stage.DONE;
-            telemetry.failed(entry);
+            telemetry.failed(entry, status, text);
             effects.refuse(entry, status, text);
         }
     }

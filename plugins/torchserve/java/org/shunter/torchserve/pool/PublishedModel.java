@@ -44,7 +44,7 @@ final class PublishedModel {
         int busy = 0;
         final long now = System.nanoTime();
         for (final RequestClass c : RequestClass.all()) {
-            slot.set(ModelSlot.of(S_ATTAINMENT, c), served.dispatcher().sloWindow().told(c, now));
+            slot.set(ModelSlot.of(S_ATTAINMENT, c), served.dispatcher().telemetry().window().told(c, now));
         }
         for (final WorkerGroup<Worker> group : current.groups) {
             for (final RequestClass c : RequestClass.all()) {

@@ -13,6 +13,7 @@ public final class Telemetry {
 
     private final ModelSlot slot;
     private final SloWindow window = new SloWindow();
+    private final Recent recent = new Recent();
 
     public Telemetry(final ModelSlot slot) {
         this.slot = slot;
@@ -21,6 +22,11 @@ public final class Telemetry {
     /** Shares of requests with a deadline that met it lately. */
     public SloWindow window() {
         return window;
+    }
+
+    /** What became of the last requests. */
+    public Recent recent() {
+        return recent;
     }
 
     private void count(final int offset, final RequestClass requestClass) {
@@ -44,24 +50,28 @@ public final class Telemetry {
         count(S_REJECTED, requestClass);
     }
 
-    public void rejected(final Entry entry) {
+    public void rejected(final Entry entry, final int status, final String why) {
         count(S_REJECTED, entry.requestClass);
         missed(S_SLO_REJECTED, entry);
+        recent.ended(entry, status, why, System.nanoTime());
     }
 
     public void abandoned(final Entry entry) {
         count(S_ABANDONED, entry.requestClass);
         missed(S_SLO_ABANDONED, entry);
+        recent.ended(entry, Recent.ABANDONED, "The client left", System.nanoTime());
     }
 
-    public void expired(final Entry entry) {
+    public void expired(final Entry entry, final int status, final String why) {
         count(S_EXPIRED, entry.requestClass);
         window.ended(entry.requestClass, false, System.nanoTime());
+        recent.ended(entry, status, why, System.nanoTime());
     }
 
-    public void failed(final Entry entry) {
+    public void failed(final Entry entry, final int status, final String why) {
         count(S_FAILED, entry.requestClass);
         missed(S_SLO_FAILED, entry);
+        recent.ended(entry, status, why, System.nanoTime());
     }
 
     public void retried() {
@@ -74,7 +84,7 @@ public final class Telemetry {
 
     /** A batch was answered at that time with these statuses, by a worker of a group. */
     public void answered(
-            final Batch batch, final SloWindow ofGroup, final int[] statuses, final long nowNs) {
+            final Batch batch, final WorkerGroup<?> group, final int[] statuses, final long nowNs) {
         final long serviceNs = nowNs - batch.startNs;
         final int bucket = 8 * ModelSlot.sizeBucket(batch.size());
         slot.add(S_BATCHES_BY_SIZE + bucket, 1);
@@ -92,7 +102,8 @@ public final class Telemetry {
             slot.addTime(S_QUEUE_TIMES, S_QUEUE_NS, c, batch.startNs - entry.arrivalNs);
             slot.addTime(S_SERVICE_TIMES, S_SERVICE_NS, c, serviceNs);
             slot.addTime(S_LATENCY_TIMES, S_LATENCY_NS, c, nowNs - entry.arrivalNs);
-            judge(entry, ofGroup, statuses[i], nowNs);
+            judge(entry, group.sloWindow, statuses[i], nowNs);
+            recent.answered(entry, batch, group.index, statuses[i], nowNs);
         }
     }
 

@@ -5,6 +5,7 @@ import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.util.ReferenceCountUtil;
+import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.util.ArrayDeque;
@@ -16,6 +17,8 @@ import org.pytorch.serve.http.HttpRequestHandler;
 import org.pytorch.serve.util.ConnectorType;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.stock.ServerChannels;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Runs TorchServe's management calls on threads that may wait. Stock runs them on a thread that
@@ -24,6 +27,7 @@ import org.shunter.torchserve.stock.ServerChannels;
  * <p>One per connection; its next request waits until the call has been answered.
  */
 public final class ManagementCalls extends ChannelInboundHandlerAdapter {
+    private static final Logger LOGGER = LoggerFactory.getLogger(ManagementCalls.class);
     private static final String STOCK = "handler";
     private static final String OURS = "shunter-management";
     private static final int LOOK_MS = 20;
@@ -51,10 +55,20 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
         ServerChannels.forEach(
                 server -> {
                     if (listensAt(server.localAddress(), address) && installed.compareAndSet(false, true)) {
-                        server.pipeline().addFirst(OURS, new Accepted(host::execute));
+                        server.pipeline().addFirst(OURS, new Accepted(host::execute, page()));
                     }
                 });
         host.timer().schedule(() -> look(host, address, installed), LOOK_MS, TimeUnit.MILLISECONDS);
+    }
+
+    /** Null: a jar that has none serves without. */
+    private static DashboardPage page() {
+        try {
+            return new DashboardPage();
+        } catch (IOException e) {
+            LOGGER.warn("No page at /shunter/: {}", e.getMessage());
+            return null;
+        }
     }
 
     /** Where one socket listens at all addresses, its port is no other's. */
@@ -69,14 +83,16 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
     /** At the channel that accepts connections. */
     private static final class Accepted extends ChannelInboundHandlerAdapter {
         private final Executor pool;
+        private final DashboardPage page;
 
-        Accepted(final Executor pool) {
+        Accepted(final Executor pool, final DashboardPage page) {
             this.pool = pool;
+            this.page = page;
         }
 
         @Override
         public void channelRead(final ChannelHandlerContext context, final Object message) {
-            ((Channel) message).pipeline().addLast(new Opened(pool));
+            ((Channel) message).pipeline().addLast(new Opened(pool, page));
             context.fireChannelRead(message);
         }
     }
@@ -84,15 +100,20 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
     /** At a connection that TorchServe has not furnished yet; when it opens, it has. */
     private static final class Opened extends ChannelInboundHandlerAdapter {
         private final Executor pool;
+        private final DashboardPage page;
 
-        Opened(final Executor pool) {
+        Opened(final Executor pool, final DashboardPage page) {
             this.pool = pool;
+            this.page = page;
         }
 
         @Override
         public void channelActive(final ChannelHandlerContext context) {
             if (context.pipeline().get(STOCK) instanceof HttpRequestHandler) {
                 context.pipeline().addBefore(STOCK, OURS, new ManagementCalls(pool));
+                if (page != null) {
+                    context.pipeline().addBefore(STOCK, DashboardPage.NAME, page);
+                }
             }
             context.pipeline().remove(this);
             context.fireChannelActive();

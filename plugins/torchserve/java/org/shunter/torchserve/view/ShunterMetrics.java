@@ -96,7 +96,7 @@ public final class ShunterMetrics extends Collector {
                 all.gaugeByClass(
                         "shunter_slo_attainment",
                         "Share of requests with a deadline that met it, last minute; NaN: none",
-                        (model, c) -> model.dispatcher().sloWindow().attainment(c, now)));
+                        (model, c) -> model.dispatcher().telemetry().window().attainment(c, now)));
         families.addAll(SliceMetrics.of(manager.served()));
         families.add(
                 all.byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));

@@ -206,7 +206,7 @@ public final class Status {
         final JsonObject json = new JsonObject();
         final long now = System.nanoTime();
         for (final RequestClass c : RequestClass.all()) {
-            final double share = served.dispatcher().sloWindow().attainment(c, now);
+            final double share = served.dispatcher().telemetry().window().attainment(c, now);
             json.add(c.label(), Double.isNaN(share) ? JsonNull.INSTANCE : new JsonPrimitive(share));
         }
         return json;

@@ -1,0 +1,124 @@
+package org.shunter.torchserve.view;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonNull;
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Comparator;
+import java.util.List;
+import java.util.function.Predicate;
+import org.pytorch.serve.http.BadRequestException;
+import org.shunter.torchserve.pool.ServedModel;
+import org.shunter.torchserve.queue.Entry;
+import org.shunter.torchserve.queue.Recent;
+
+/** {@code GET /shunter/requests}: what became of the last requests of each model. */
+public final class RequestStories {
+    private static final double MS = 1e6;
+    private static final int SERVER_ERROR = 500;
+
+    private record Story(ServedModel model, Recent.Line line) {}
+
+    private RequestStories() {}
+
+    /**
+     * The last ones that are meant, the newest first.
+     *
+     * @param id of the only one, or null
+     * @param name of a model, or null
+     * @param onlyBad those that were refused, failed or late
+     * @param count how many at most; null: one
+     */
+    public static JsonObject asked(
+            final Collection<ServedModel> models,
+            final String id,
+            final String name,
+            final boolean onlyBad,
+            final String count) {
+        return of(
+                models.stream()
+                        .filter(each -> name == null || name.equals(each.model().getModelName()))
+                        .toList(),
+                line -> (id == null || id.equals(line.id())) && (!onlyBad || isBad(line)),
+                count == null ? 1 : parsed(count));
+    }
+
+    private static int parsed(final String count) {
+        if (!count.matches("[1-9]\\d{0,3}") || Integer.parseInt(count) > Recent.KEPT) {
+            throw new BadRequestException(
+                    "count: \"" + count + "\"; allowed: a whole number from 1 to " + Recent.KEPT);
+        }
+        return Integer.parseInt(count);
+    }
+
+    private static JsonObject of(
+            final Collection<ServedModel> models,
+            final Predicate<Recent.Line> isMeant,
+            final int most) {
+        final List<Story> found = new ArrayList<>();
+        for (final ServedModel model : models) {
+            model.dispatcher().read(() -> collect(model, isMeant, most, found));
+        }
+        found.sort(Comparator.comparingLong(story -> -story.line.endNs()));
+        final long nowNs = System.nanoTime();
+        final long nowMs = System.currentTimeMillis();
+        final JsonArray requests = new JsonArray();
+        found.stream().limit(most).forEach(story -> requests.add(json(story, nowNs, nowMs)));
+        final JsonObject json = new JsonObject();
+        json.add("requests", requests);
+        return json;
+    }
+
+    /** Whether it was refused, failed, came after its deadline or nobody waited for it. */
+    private static boolean isBad(final Recent.Line line) {
+        return !line.why().isEmpty()
+                || line.status() >= SERVER_ERROR
+                || line.endNs() > line.deadlineNs();
+    }
+
+    private static void collect(
+            final ServedModel model,
+            final Predicate<Recent.Line> isMeant,
+            final int most,
+            final List<Story> found) {
+        final Recent recent = model.dispatcher().telemetry().recent();
+        int taken = 0;
+        for (int age = 0; age < recent.size() && taken < most; age++) {
+            final Recent.Line line = recent.get(age);
+            if (isMeant.test(line)) {
+                found.add(new Story(model, line));
+                taken++;
+            }
+        }
+    }
+
+    private static JsonObject json(final Story story, final long nowNs, final long nowMs) {
+        final Recent.Line line = story.line;
+        final JsonObject json = new JsonObject();
+        json.addProperty("id", line.id());
+        json.addProperty("model", story.model.name());
+        json.addProperty("class", line.requestClass().label());
+        json.addProperty("arrived_unix_ms", nowMs - (nowNs - line.arrivalNs()) / 1_000_000);
+        if (line.deadlineNs() == Entry.NEVER) {
+            json.add("deadline_ms", JsonNull.INSTANCE);
+        } else {
+            json.addProperty("deadline_ms", (line.deadlineNs() - line.arrivalNs()) / MS);
+        }
+        final boolean ran = line.startNs() != 0;
+        final long waitedUntil = ran ? line.startNs() : line.endNs();
+        json.addProperty("waited_ms", (waitedUntil - line.arrivalNs()) / MS);
+        json.addProperty("ran_ms", ran ? (line.endNs() - line.startNs()) / MS : 0);
+        json.addProperty("batch", line.batch());
+        if (ran) {
+            json.addProperty("group", line.group());
+        } else {
+            json.add("group", JsonNull.INSTANCE);
+        }
+        json.addProperty("deaths", line.deaths());
+        json.addProperty("status", line.status());
+        json.addProperty("in_time", line.endNs() <= line.deadlineNs());
+        json.addProperty("why", line.why());
+        return json;
+    }
+}
