@@ -24,7 +24,7 @@ from shunter.batching.queue.tensor_queue import TensorQueue
 
 PEER_BYTES = 64
 """A socket address, and the local one that was asked."""
-REGIONS = 16
+REGIONS = 128
 
 
 class QueueView(Structure):

@@ -18,11 +18,13 @@ from shunter.batching.queue.native import REGIONS
 from shunter.batching.queue.shared_memory import read_only, sealed_memory
 
 LOGGER = logging.getLogger("shunter.nic")
-BYTES = 8 << 20
-"""A session's window is so short that its requests take no more, if one takes less."""
+BYTES, FEW_BYTES = 8 << 20, 2 << 20
+"""A session's window is so short that its requests take no more, if one takes less; the second
+holds from the ``MANY``-th session of a function on: all of its memory is taken when it is made."""
+MANY = 16
 MOST_BYTES = 64 << 20
 """One request may take so many."""
-MOST_REGIONS = 128
+MOST_REGIONS = 256
 """Of all functions: each is a descriptor."""
 
 
@@ -61,9 +63,13 @@ def may_have_more(theirs: int, taken: int, most: int) -> bool:
     return theirs < most - taken
 
 
-def window_of(each: int, window: int) -> int:
-    """For how many requests of ``each`` bytes a region of a session has room; 0: it gets none."""
-    return min(window, max(1, BYTES // each)) if 0 < each <= MOST_BYTES else 0
+def window_of(each: int, window: int, others: int = 0) -> int:
+    """For how many requests of ``each`` bytes a region of a session has room; 0: it gets none.
+
+    ``others``: regions that there are.
+    """
+    room = BYTES if others < MANY - 1 else FEW_BYTES
+    return min(window, max(1, room // each)) if 0 < each <= MOST_BYTES else 0
 
 
 class Regions:
@@ -86,7 +92,7 @@ class Regions:
 
         ``each``: bytes of a request. ``free_bytes``: of the host.
         """
-        count = window_of(each, window)
+        count = window_of(each, window, len(self._all))
         number = next((n for n in range(1, REGIONS) if n not in self._all), 0)
         if not count or not number:
             return None

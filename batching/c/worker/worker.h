@@ -4,7 +4,7 @@
 
 #include "queue.h"
 
-#define SHUNTER_REGIONS 16
+#define SHUNTER_REGIONS 128
 
 /* Where pieces lie, by their region; as this process has mapped it. */
 struct shunter_region {

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from shunter.batching.queue.native import REGIONS
-from shunter.batching.queue.regions import BYTES, MOST_BYTES, Regions, window_of
+from shunter.batching.queue.regions import BYTES, FEW_BYTES, MANY, MOST_BYTES, Regions, window_of
 from shunter.batching.queue.shared_memory import is_sealed
 
 EACH, WINDOW = 192, 4
@@ -59,6 +59,13 @@ def make(regions, session, workers=()):
 )
 def test_a_window_is_as_long_as_its_memory_may_be(each, window, expected):
     assert window_of(each, window) == expected
+
+
+def test_from_many_sessions_on_each_has_less():
+    each = FEW_BYTES // 2
+    windows = [window_of(each, 64, others) for others in (0, MANY - 2, MANY - 1, REGIONS)]
+    assert windows == [BYTES // each, BYTES // each, 2, 2]
+    assert window_of(BYTES, 64, MANY) == 1
 
 
 def test_a_number_is_anothers_when_no_worker_has_its_memory_any_more():
