@@ -99,8 +99,10 @@ FOLDERS = {
         "plugins/triton/existing",
     },
     "plugins/doctor": {"plugins", "plugins/control", "plugins/hosts"},
+    "plugins/cli/observe": {"plugins", "plugins/doctor", "plugins/hosts", "plugins/view"},
     "plugins/cli": {
         "plugins",
+        "plugins/cli/observe",
         "plugins/control",
         "plugins/doctor",
         "plugins/hosts",

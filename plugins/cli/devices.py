@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins.cli.files import stdout
+from shunter.plugins.console import stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:

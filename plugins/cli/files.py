@@ -1,10 +1,9 @@
-"""Arguments that several commands take: profiles, numbers, and which are given at all."""
+"""Arguments that several commands take: profiles and numbers."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -13,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
-    import typer
-    from rich.console import Console
-
     from shunter.allocator.planning.profile import Profile
 
 
@@ -89,17 +85,3 @@ def check_finite(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not math.isfinite(value):
             raise UserError(f"--{name.replace('_', '-')} {value}: allowed: a finite number")
-
-
-def given(ctx: typer.Context) -> set[str]:
-    """Names of the arguments and options that stand on the command line."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    # By its name: the class is click's, or that which some versions of typer bring.
-    return {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
-
-
-def stdout() -> Console:
-    from rich.console import Console
-
-    # A file or a pipe has no width of its own; 80 columns would fold the tables.
-    return Console(width=None if sys.stdout.isatty() else 120)

@@ -11,16 +11,17 @@ from typing import Annotated
 import typer
 
 from shunter.plugins.cli.devices import devices
-from shunter.plugins.cli.doctor import doctor, init
 from shunter.plugins.cli.existing import adopt
-from shunter.plugins.cli.explain import explain
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
+from shunter.plugins.cli.observe.doctor import doctor, init
+from shunter.plugins.cli.observe.explain import explain
+from shunter.plugins.cli.observe.status import status
+from shunter.plugins.cli.observe.trace import trace
 from shunter.plugins.cli.pack import pack, pack_digits, require
 from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
-from shunter.plugins.cli.status import status
 from shunter.plugins.errors import UserError
 
 LOOK_S = 0.5
@@ -143,6 +144,7 @@ app.command()(init)
 app.command()(pack)
 app.command()(status)
 app.command()(explain)
+app.command()(trace)
 app.command()(devices)
 app.command()(load)
 app.command()(unload)

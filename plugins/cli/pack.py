@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shunter.plugins.cli.files import given
+from shunter.plugins.console import given
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shunter.plugins.cli.existing import plans_of, profile_of
-from shunter.plugins.cli.files import check_finite, load, profile_file, registered_batch, stdout
+from shunter.plugins.cli.files import check_finite, load, profile_file, registered_batch
+from shunter.plugins.console import stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shunter.plugins.cli.existing import GRPC, HTTP, Grpc, Http, address, measure, profile_of
-from shunter.plugins.cli.files import archive_in, check_finite, registered_batch, stdout
+from shunter.plugins.cli.files import archive_in, check_finite, registered_batch
+from shunter.plugins.console import stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:

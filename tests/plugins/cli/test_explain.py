@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from shunter.plugins.cli import main as cli
-from shunter.plugins.cli.explain import story
+from shunter.plugins.cli.observe.explain import story
 
 ANSWERED = {
     "id": "4f1d",

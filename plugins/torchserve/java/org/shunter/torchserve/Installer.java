@@ -1,7 +1,5 @@
 package org.shunter.torchserve;
 
-import static org.shunter.torchserve.page.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
-
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.List;
@@ -15,6 +13,7 @@ import org.pytorch.serve.wlm.WorkLoadManager;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.host.Supervisor;
 import org.shunter.torchserve.page.ControlPage;
+import org.shunter.torchserve.requests.AccessLog;
 import org.shunter.torchserve.server.Drain;
 import org.shunter.torchserve.server.ManagementCalls;
 import org.shunter.torchserve.server.SavedSettings;
@@ -26,6 +25,7 @@ import org.shunter.torchserve.view.PreemptionMetrics;
 import org.shunter.torchserve.view.ShunterMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import static org.shunter.torchserve.page.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
 
 /**
  * Puts this plugin into a starting TorchServe, or ends the start with advice. A server that was
@@ -101,7 +101,12 @@ final class Installer {
         checkVersion(config.getVersion());
         try {
             final WorkLoadManager stock = StockFields.workLoadManager(models);
-            final Host host = new Host(config, ShunterWorkLoadManager.backendGroup(stock));
+            final AccessLog log = AccessLog.of(System.getenv(AccessLog.VARIABLE));
+            final Host host =
+                    new Host(
+                            config,
+                            ShunterWorkLoadManager.backendGroup(stock),
+                            log == null ? null : log::ended);
             final ShunterWorkLoadManager manager = new ShunterWorkLoadManager(host, SAVED);
             StockFields.setWorkLoadManager(models, manager);
             if (StockFields.workLoadManager(models) != manager) {

@@ -23,7 +23,7 @@ import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.settings.CpuDemand;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.view.PoolMemory;
-import org.shunter.torchserve.view.RequestStories;
+import org.shunter.torchserve.requests.RequestStories;
 import org.shunter.torchserve.view.Status;
 
 /**

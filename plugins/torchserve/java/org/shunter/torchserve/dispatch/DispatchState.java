@@ -63,7 +63,10 @@ final class DispatchState {
         this.commands = commands;
         this.clock = shared.clock();
         this.queue = new RequestQueue(lock);
-        this.telemetry = new Telemetry(slot);
+        this.telemetry =
+                new Telemetry(
+                        slot,
+                        shared.ended() == null ? null : line -> shared.ended().accept(name, line));
         this.wakeup = new Wakeup(shared.timer(), decideAgain);
         this.guard = new FaultGuard(name, wakeup, clock);
         final Forecast forecast = new Forecast(commands);

@@ -1,6 +1,7 @@
 package org.shunter.torchserve.dispatch;
 
 import java.util.List;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongConsumer;
@@ -17,6 +18,7 @@ import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Effects;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.queue.Refusal;
 import org.shunter.torchserve.queue.Reply;
 import org.shunter.torchserve.queue.Telemetry;
@@ -47,13 +49,11 @@ public final class Dispatcher {
      * @param turns whose turn it is
      * @param clock nanoseconds, as {@link System#nanoTime}
      * @param answered hears when each reply came, after its answers were sent
+     * @param ended hears of each model's requests that end, or null
      */
     public record Shared(
-            Wakeup.Timer timer,
-            Hold hold,
-            Turns turns,
-            LongSupplier clock,
-            LongConsumer answered) {}
+            Wakeup.Timer timer, Hold hold, Turns turns, LongSupplier clock,
+            LongConsumer answered, BiConsumer<String, Recent.Line> ended) {}
 
     private final ModelSlot slot;
     private final LongSupplier clock;

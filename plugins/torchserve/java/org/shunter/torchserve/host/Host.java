@@ -15,6 +15,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BiConsumer;
 import org.pytorch.serve.util.ConfigManager;
 import org.shunter.torchserve.dispatch.Dispatcher;
 import org.shunter.torchserve.page.ControlPage;
@@ -24,6 +25,7 @@ import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.preemption.Hold;
 import org.shunter.torchserve.preemption.PoolRooms;
 import org.shunter.torchserve.preemption.Turns;
+import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.settings.PoolSettings;
 import org.shunter.torchserve.stock.StockMetrics;
 import org.slf4j.Logger;
@@ -35,6 +37,7 @@ public final class Host {
 
     private final ConfigManager config;
     private final EventLoopGroup backendGroup;
+    private final BiConsumer<String, Recent.Line> ended;
     private WorkerNumbers numbers;
     private AtomicInteger gpus;
     private final Set<Process> processes = ConcurrentHashMap.newKeySet();
@@ -50,9 +53,15 @@ public final class Host {
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;
 
-    public Host(final ConfigManager config, final EventLoopGroup backendGroup) throws IOException {
+    /** {@code ended}: hears of each model's requests that end, or null. */
+    public Host(
+            final ConfigManager config,
+            final EventLoopGroup backendGroup,
+            final BiConsumer<String, Recent.Line> ended)
+            throws IOException {
         this.config = config;
         this.backendGroup = backendGroup;
+        this.ended = ended;
         final long pid = ProcessHandle.current().pid();
         this.runtime = RuntimeFolder.create(pid);
         try {
@@ -154,7 +163,7 @@ public final class Host {
     /** What all dispatchers of this server use. */
     public Dispatcher.Shared shared() {
         return new Dispatcher.Shared(
-                timer::schedule, hold, turns, System::nanoTime, StockMetrics::batchDone);
+                timer::schedule, hold, turns, System::nanoTime, StockMetrics::batchDone, ended);
     }
 
     /** The parts of this machine. */

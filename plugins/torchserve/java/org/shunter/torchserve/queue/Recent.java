@@ -1,5 +1,7 @@
 package org.shunter.torchserve.queue;
 
+import java.util.Map;
+import java.util.function.Consumer;
 import org.shunter.torchserve.forming.RequestClass;
 
 /**
@@ -11,6 +13,7 @@ public final class Recent {
     public static final int KEPT = 1024;
     /** {@link Line#status} of one whose client left. */
     public static final int ABANDONED = 499;
+    private static final String TRACE = "traceparent";
 
     /**
      * A request that has ended.
@@ -20,6 +23,7 @@ public final class Recent {
      * @param group worker group that ran it, -1 where none did
      * @param deaths workers that died with it
      * @param why what the client was told instead of an answer; empty: it was answered
+     * @param trace the request's header {@code traceparent}; empty: it had none, or nobody listens
      */
     public record Line(
             String id,
@@ -32,14 +36,21 @@ public final class Recent {
             int group,
             int deaths,
             int status,
-            String why) {}
+            String why,
+            String trace) {}
 
     private final String[] ids = new String[KEPT];
     private final String[] reasons = new String[KEPT];
     private final RequestClass[] classes = new RequestClass[KEPT];
     private final long[] times = new long[4 * KEPT];
     private final int[] numbers = new int[4 * KEPT];
+    private final Consumer<Line> listener;
     private long count;
+
+    /** {@code listener}: hears of each, under the dispatcher's lock; null: nobody does. */
+    public Recent(final Consumer<Line> listener) {
+        this.listener = listener;
+    }
 
     /** It was answered. */
     void answered(
@@ -72,6 +83,21 @@ public final class Recent {
         numbers[4 * at + 1] = group;
         numbers[4 * at + 2] = entry.deaths;
         numbers[4 * at + 3] = status;
+        if (listener != null) {
+            listener.accept(line(at, traceOf(entry)));
+        }
+    }
+
+    private static String traceOf(final Entry entry) {
+        if (entry.job.getPayload() == null) {
+            return "";
+        }
+        for (final Map.Entry<String, String> each : entry.job.getPayload().getHeaders().entrySet()) {
+            if (each.getKey().equalsIgnoreCase(TRACE)) {
+                return each.getValue();
+            }
+        }
+        return "";
     }
 
     /** How many can be asked for. */
@@ -81,7 +107,10 @@ public final class Recent {
 
     /** One of them; 0 is the last that ended. */
     public Line get(final int age) {
-        final int at = (int) ((count - 1 - age) % KEPT);
+        return line((int) ((count - 1 - age) % KEPT), "");
+    }
+
+    private Line line(final int at, final String trace) {
         return new Line(
                 ids[at],
                 classes[at],
@@ -93,6 +122,7 @@ public final class Recent {
                 numbers[4 * at + 1],
                 numbers[4 * at + 2],
                 numbers[4 * at + 3],
-                reasons[at]);
+                reasons[at],
+                trace);
     }
 }

@@ -3,6 +3,7 @@ package org.shunter.torchserve.queue;
 import static org.shunter.torchserve.page.ControlLayout.*;
 
 import java.util.List;
+import java.util.function.Consumer;
 import org.shunter.torchserve.forming.LatencyFit;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.ModelSlot;
@@ -13,10 +14,12 @@ public final class Telemetry {
 
     private final ModelSlot slot;
     private final SloWindow window = new SloWindow();
-    private final Recent recent = new Recent();
+    private final Recent recent;
 
-    public Telemetry(final ModelSlot slot) {
+    /** {@code listener}: hears of each request that ends, or null. */
+    public Telemetry(final ModelSlot slot, final Consumer<Recent.Line> listener) {
         this.slot = slot;
+        this.recent = new Recent(listener);
     }
 
     /** Shares of requests with a deadline that met it lately. */

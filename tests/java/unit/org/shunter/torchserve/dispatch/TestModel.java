@@ -256,7 +256,8 @@ public class TestModel {
                                 hold,
                                 turns,
                                 () -> now,
-                                receivedNs -> {}));
+                                receivedNs -> {},
+                                null));
     }
 
     private Future<?> schedule(final Runnable task, final long delay, final TimeUnit unit) {

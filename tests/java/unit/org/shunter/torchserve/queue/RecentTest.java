@@ -12,7 +12,7 @@ import org.shunter.torchserve.forming.Rerun;
 
 /** What is remembered of the last requests, and what is forgotten. */
 final class RecentTest {
-    private final Recent recent = new Recent();
+    private final Recent recent = new Recent(null);
 
     private static Entry entry(final String id, final RequestClass c, final long deadlineNs) {
         return new Entry(new TestModel.Request(id, id), c, 10, deadlineNs, Rerun.AFTER_DEATH);
@@ -32,10 +32,10 @@ final class RecentTest {
         recent.ended(second, 500, "Worker died", 60);
         assertEquals(2, recent.size());
         assertEquals(
-                new Recent.Line("b", BEST_EFFORT, 10, Entry.NEVER, 0, 60, 0, -1, 1, 500, "Worker died"),
+                new Recent.Line("b", BEST_EFFORT, 10, Entry.NEVER, 0, 60, 0, -1, 1, 500, "Worker died", ""),
                 recent.get(0));
         assertEquals(
-                new Recent.Line("a", STRICT, 10, 50, 20, 40, 2, 3, 0, 200, ""), recent.get(1));
+                new Recent.Line("a", STRICT, 10, 50, 20, 40, 2, 3, 0, 200, "", ""), recent.get(1));
     }
 
     @Test

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shunter.plugins.cli.files import stdout
+from shunter.plugins.console import stdout
 from shunter.plugins.errors import UserError
 
 SIGNS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}

@@ -1,4 +1,4 @@
-package org.shunter.torchserve.view;
+package org.shunter.torchserve.requests;
 
 import com.google.gson.JsonArray;
 import com.google.gson.JsonNull;
@@ -61,10 +61,11 @@ public final class RequestStories {
             model.dispatcher().read(() -> collect(model, isMeant, most, found));
         }
         found.sort(Comparator.comparingLong(story -> -story.line.endNs()));
-        final long nowNs = System.nanoTime();
-        final long nowMs = System.currentTimeMillis();
+        final Wall now = Wall.now();
         final JsonArray requests = new JsonArray();
-        found.stream().limit(most).forEach(story -> requests.add(json(story, nowNs, nowMs)));
+        found.stream()
+                .limit(most)
+                .forEach(story -> requests.add(json(story.model.name(), story.line, now)));
         final JsonObject json = new JsonObject();
         json.add("requests", requests);
         return json;
@@ -93,13 +94,13 @@ public final class RequestStories {
         }
     }
 
-    private static JsonObject json(final Story story, final long nowNs, final long nowMs) {
-        final Recent.Line line = story.line;
+    /** A request as it is told. */
+    static JsonObject json(final String model, final Recent.Line line, final Wall now) {
         final JsonObject json = new JsonObject();
         json.addProperty("id", line.id());
-        json.addProperty("model", story.model.name());
+        json.addProperty("model", model);
         json.addProperty("class", line.requestClass().label());
-        json.addProperty("arrived_unix_ms", nowMs - (nowNs - line.arrivalNs()) / 1_000_000);
+        json.addProperty("arrived_unix_ms", now.unixMs(line.arrivalNs()));
         if (line.deadlineNs() == Entry.NEVER) {
             json.add("deadline_ms", JsonNull.INSTANCE);
         } else {
@@ -119,6 +120,9 @@ public final class RequestStories {
         json.addProperty("status", line.status());
         json.addProperty("in_time", line.endNs() <= line.deadlineNs());
         json.addProperty("why", line.why());
+        if (!line.trace().isEmpty()) {
+            json.addProperty("traceparent", line.trace());
+        }
         return json;
     }
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from shunter.plugins.cli.files import given
+from shunter.plugins.console import given
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins.cli.files import stdout
+from shunter.plugins.console import stdout
 
 if TYPE_CHECKING:
     from rich.table import Table

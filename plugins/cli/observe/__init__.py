@@ -1,0 +1,1 @@
+"""Commands that look at servers and machines: status, explain, trace, doctor."""
