@@ -135,3 +135,27 @@ def test_what_happened_to_a_request(site, serve):
     for count in ("0", "1025", "x"):
         answer = site.management("GET", "/shunter/requests", count=count)
         assert (answer.status, "1 to 1024" in answer["message"]) == (400, True)
+
+
+def test_a_line_for_each_request_that_ends(
+    harness, make_server, plugins, archives, tmp_path, wait_until
+):
+    log = tmp_path / "access.jsonl"
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    def told():
+        lines = log.read_text("utf-8").splitlines() if log.exists() else []
+        return [json.loads(line) for line in lines]
+
+    server = make_server(plugins, env={"SHUNTER_ACCESS_LOG": str(log)})
+    with harness.running(server, archives, tmp_path) as site:
+        model = site.add()
+        for number in range(5):
+            headers = {"traceparent": trace} if number == 3 else {}
+            assert model.ask(str(number), headers=headers).status == 200
+        wait_until("they are written", lambda: len(told()) == 5)
+        assert {each["status"] for each in told()} == {200}
+        assert [each.get("traceparent") for each in told()] == [None] * 3 + [trace, None]
+        assert abs(told()[0]["arrived_unix_ms"] / 1000 - log.stat().st_mtime) < 600
+        log.rename(tmp_path / "old")
+        wait_until("there is a new one", lambda: model.ask("again").status == 200 and told())
