@@ -12,12 +12,12 @@ import inspect
 import itertools
 import re
 import struct
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import messages
 import typer
 
 from shunter.allocator.planning.allowed import allowed
@@ -28,6 +28,9 @@ from shunter.plugins.doctor import templates
 from shunter.plugins.doctor.templates import prose
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+import messages  # noqa: E402 - it lies beside this file, which is no package
+
 MARK = "<!-- Below: written by docs/generate.py. Change the code and run `make docs`. -->"
 """What is above it in a page is written by hand."""
 

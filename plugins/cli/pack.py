@@ -19,6 +19,10 @@ Packed = Annotated[
     list[str] | None,
     typer.Argument(help="--triton: NAME, or NAME=FILE.mar, of the store; default: all."),
 ]
+Network = Annotated[
+    str | None,
+    typer.Option(help="A sample: also workers for the network front end, such as 1x1x32."),
+]
 ForTriton = Annotated[
     bool, typer.Option("--triton", help="MODEL is a model store: a Triton repository of it.")
 ]
@@ -44,10 +48,7 @@ def pack(
         bool,
         typer.Option("--no-weights", help="A folder whose model.py or handler makes its own."),
     ] = False,
-    network: Annotated[
-        str | None,
-        typer.Option(help="A sample: also workers for the network front end, such as 1x1x32."),
-    ] = None,
+    network: Network = None,
     triton: ForTriton = False,
     output: Repository = None,
 ) -> None:
@@ -70,18 +71,13 @@ def pack(
         return
     if models or output:
         raise UserError(f"{models[0] if models else '--output'}: only with --triton")
+    _check(model, eager=eager, no_weights=no_weights, network=network)
     from shunter.model_store.pack import PackError
     from shunter.model_store.pack import pack as packed
 
     try:
-        if no_weights and model in SAMPLES:
-            raise UserError("--no-weights is for folders; a sample has its weights")
-        if network and model not in SAMPLES:
-            raise UserError("--network is for samples; a folder says it in its model-config.yaml")
         if model == "digits":
             pack_digits(store, name or model, version, eager=eager, network=network)
-        elif eager:
-            raise UserError("--eager is for the sample digits; a folder says it by its files")
         elif model in SAMPLES:
             print(_pack_sample(model, store, name or model, version, network))
         else:
@@ -92,6 +88,16 @@ def pack(
             )
     except (PackError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+def _check(model: str, *, eager: bool, no_weights: bool, network: str | None) -> None:
+    """Raises UserError for an option that means nothing for such a model."""
+    if no_weights and model in SAMPLES:
+        raise UserError("--no-weights is for folders; a sample has its weights")
+    if network and model not in SAMPLES:
+        raise UserError("--network is for samples; a folder says it in its model-config.yaml")
+    if eager and model != "digits":
+        raise UserError("--eager is for the sample digits; a folder says it by its files")
 
 
 def pack_repository(

@@ -206,7 +206,7 @@ def _limits(has: Host) -> Iterator[Finding]:
     if has.returns_from_idle:
         yield Finding("scheduling", Level.OK, "models load behind those who serve")
     else:
-        mend = "CAP_SYS_NICE or `ulimit -e 20` (systemd: LimitNICE=+20), if changes disturb"
+        mend = "CAP_SYS_NICE or `ulimit -e 20` (systemd: LimitNICE=20), if changes disturb"
         said = "models load beside those who serve"
         yield Finding("scheduling", Level.NOTE, said, mend)
 

@@ -38,8 +38,9 @@ def test_every_key_is_there_once_with_its_meaning():
 
 
 def test_defaults_and_prose():
-    of = {key: field for _, _, keys in sections() for key, field in keys.items()}
-    assert default_of(of["threshold_cap"]) == "64"
-    assert default_of(of["mix_classes"]) == "false"
-    assert default_of(of["max_wait_ms"]) is None
+    of = {f"{name}.{key}": field for name, _, keys in sections() for key, field in keys.items()}
+    assert default_of(of["controller.interval_ms"]) == "100"
+    assert default_of(of["batching.mix_classes"]) == "false"
+    assert default_of(of["batching.max_wait_ms"]) is None
+    assert default_of(of["classes.allow_strict"]) == '"all"'
     assert prose("a\n  b\n\nc ``d`` :func:`x.y.find`") == "a b\n\nc `d` `find`"

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -102,15 +103,15 @@ FIRST = {
 }
 
 
-def later():
-    """What has happened when the page asks again."""
+def later(other="newcomer"):
+    """What has happened when the page asks again; ``other``: a model that has come."""
     status = copy.deepcopy(FIRST)
     [resnet, _] = status["models"]
     resnet |= {"generation": 2, "configuration": "1x2x16", "last_change": "1x2x16 serves"}
     resnet |= {"problem": "killed by signal 9", "counters": counters(300, expired=5, retried=2)}
     status["pools"][0]["evictions"] += 2
     status["controller"]["settings_valid"] = False
-    status["models"].append(model(ODD))
+    status["models"].append(model(other))
     return status
 
 
@@ -168,7 +169,7 @@ def test_it_is_small_and_needs_nothing_from_elsewhere():
 
 @needs_browser
 def test_it_shows_what_the_server_says_and_what_has_changed(tmp_path):
-    with serving([FIRST, FIRST, later()]) as url:
+    with serving([FIRST, FIRST, later(ODD)]) as url:
         shown, said = browse(url, tmp_path, "--dump-dom")
     assert said == []
     for text in (
@@ -205,8 +206,8 @@ def test_it_asks_for_a_key_where_the_server_wants_one(tmp_path):
     ],
 )
 def test_screenshots(tmp_path, name, options):
-    picture = tmp_path / f"{name}.png"
+    # SHUNTER_SCREENSHOTS=docs/images makes those of the documentation.
+    picture = Path(os.environ.get("SHUNTER_SCREENSHOTS", tmp_path)) / f"{name}.png"
     with serving([FIRST, FIRST, later()]) as url:
-        browse(url, tmp_path / "profile", f"--screenshot={picture}", *options)
+        browse(url, tmp_path / "profile", f"--screenshot={picture.absolute()}", *options)
     assert picture.stat().st_size > 20_000
-    Path("/tmp").joinpath(f"{name}.png").write_bytes(picture.read_bytes())

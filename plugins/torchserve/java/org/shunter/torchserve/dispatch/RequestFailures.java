@@ -52,9 +52,9 @@ final class RequestFailures {
         entry.stage = Entry.Stage.DONE;
         final boolean isPoison = Loss.isPoison(entry);
         final String why =
-                "Worker died. The request "
-                        + (isPoison ? "ended " + entry.deaths + " workers: " : "is not run again: ")
-                        + loss.cause();
+                isPoison
+                        ? "Worker died. The request ended " + entry.deaths + " workers: " + loss.cause()
+                        : "Worker died. The request is not run again: " + loss.cause();
         telemetry.failed(entry, loss.status(), why);
         effects.refuse(entry, loss.jobStatus(), why);
         if (!isPoison) {

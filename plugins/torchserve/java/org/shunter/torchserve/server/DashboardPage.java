@@ -2,10 +2,10 @@ package org.shunter.torchserve.server;
 
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.Unpooled;
-import io.netty.channel.ChannelFutureListener;
 import io.netty.channel.ChannelHandler.Sharable;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInboundHandlerAdapter;
+import io.netty.channel.socket.DuplexChannel;
 import io.netty.handler.codec.http.DefaultFullHttpResponse;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.handler.codec.http.FullHttpResponse;
@@ -56,8 +56,9 @@ final class DashboardPage extends ChannelInboundHandlerAdapter {
         HttpUtil.setContentLength(answer, answer.content().readableBytes());
         HttpUtil.setKeepAlive(answer, !isLast);
         final var written = context.writeAndFlush(answer);
-        if (isLast) {
-            written.addListener(ChannelFutureListener.CLOSE);
+        if (isLast && context.channel() instanceof DuplexChannel channel) {
+            // TorchServe's connections have SO_LINGER 0: to close one loses what is on its way.
+            written.addListener(done -> channel.shutdownOutput());
         }
     }
 
