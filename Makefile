@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help preflight setup demo test test-fast bench check docs jar library client-library triton fuzz gpu
+.PHONY: help preflight setup demo test examples test-fast bench check docs jar library client-library triton fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -54,6 +54,11 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
 	# Three files at a time: most of their time is waiting: each process has servers, ports and folders of its own.
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+examples: $(INSTALLED) ## run every program in examples/
+	@for each in $(filter-out examples/serving.py,$(wildcard examples/*.py)); do \
+	  echo "== $$each"; $(BIN)/python $$each || exit 1; \
+	done
 
 test-fast: $(INSTALLED) library ## run only tests that start no process: no server, no compiler, no JVM
 	$(BIN)/pytest -n 3 --dist loadfile --fast --durations=10 --durations-min=1

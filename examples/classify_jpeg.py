@@ -17,6 +17,7 @@ from PIL import Image
 from serving import serving, shunter
 
 PICTURES = 24
+HEADERS = {"content-type": "image/jpeg", "x-shunter-deadline-ms": "60000"}
 
 
 def jpeg(seed: int) -> bytes:
@@ -39,7 +40,7 @@ def main() -> None:
             url = f"{server.http}/predictions/resnet50"
 
             def classify(picture: bytes) -> object:
-                answer = client.post(url, content=picture, headers={"content-type": "image/jpeg"})
+                answer = client.post(url, content=picture, headers=HEADERS)
                 answer.raise_for_status()
                 return answer.json()
 

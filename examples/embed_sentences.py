@@ -26,7 +26,7 @@ def main() -> None:
             def embed(sentence: str) -> np.ndarray:
                 url = f"{server.http}/predictions/minilm"
                 answer = client.post(
-                    url, json={"text": sentence}, headers={"x-shunter-deadline-ms": "5000"}
+                    url, json={"text": sentence}, headers={"x-shunter-deadline-ms": "60000"}
                 )
                 answer.raise_for_status()
                 return np.array(answer.json()["embedding"])
@@ -45,7 +45,7 @@ def over_network(url: str) -> None:
     with Client(url) as client:
         for words in (4, 40, 200):
             ids = np.arange(1000, 1000 + words, dtype=np.int64)
-            vector = client.infer("minilm", [ids], deadline_ms=5000)
+            vector = client.infer("minilm", [ids], deadline_ms=60_000)
             print(f"{words} tokens over UDP: a vector of {vector.shape[-1]} numbers")
 
 

@@ -1,8 +1,8 @@
 """A page that waits for its answer, and a nightly job, on the same model and the same cores.
 
-The job asks as fast as it can. Requests of the page say that they are strict and want their answer
-within two seconds; those of the job are best effort. A strict request waits for the batch that runs
-at most, however many others wait.
+The job asks as fast as it can. Requests of the page say that they are strict and want their
+answer within five seconds; those of the job are best effort. A strict request waits for the batch
+that runs at most, however many others wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from classify_jpeg import jpeg
 from serving import serving, shunter
 
 SECONDS = 12.0
-PAGE = {"x-shunter-class": "strict", "x-shunter-deadline-ms": "2000"}
+PAGE = {"x-shunter-class": "strict", "x-shunter-deadline-ms": "5000"}
 JOB = {"x-shunter-class": "best_effort"}
 JOB_CLIENTS = 48
 

@@ -129,14 +129,14 @@ def _properties(version: str) -> str:
 def _inputs() -> Iterator[Path]:
     for root in (HERE / "java", HERE / "resources"):
         yield from sorted(path for path in root.rglob("*") if path.is_file())
-    yield PAGE
 
 
 def _digest() -> str:
     total = hashlib.sha256()
     for path in _inputs():
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        total.update(f"{path.relative_to(HERE.parent)} {content}\n".encode())
+        total.update(f"{path.relative_to(HERE)} {content}\n".encode())
+    total.update(PAGE.read_bytes())
     return total.hexdigest()
 
 

@@ -341,7 +341,7 @@ def test_both_cores_say_the_same(both, capsys):
     say_the_same()
     assert sent >= DATAGRAMS
     assert 0 < held < EXAMPLES * STEPS
-    assert let_gone > EXAMPLES and shared > EXAMPLES / 10 and runs > EXAMPLES / 2
+    assert let_gone > EXAMPLES and shared > EXAMPLES / 10 and runs > EXAMPLES / 5
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")

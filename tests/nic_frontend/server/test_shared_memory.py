@@ -222,8 +222,9 @@ def test_one_user_leaves_some_to_others_and_whose_the_front_end_is_may_have_all(
         user = os.getuid()
         assert opened(2) == 2
         user += 2**16
-        assert opened(3) == 1
-        assert len(regions_of(service)) == REGIONS - 1
+        left = REGIONS - 1 - REGIONS // 2 - REGIONS // 4 - 2
+        assert opened(REGIONS) == (left + 1) // 2
+        assert len(regions_of(service)) == REGIONS - 1 - left // 2
     gone(service)
 
 
