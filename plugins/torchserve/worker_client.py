@@ -175,7 +175,10 @@ class ModelWorker:
     @property
     def is_dead(self) -> bool:
         """Whether it cannot run another batch: it has ended, or did not answer the last one."""
-        return self._owes or self._process is None or self._end() is not None
+        try:
+            return self._owes or self._process is None or self._end() is not None
+        except ChildProcessError:  # another thread is closing it, and has just reaped it
+            return True
 
     def close(self) -> None:
         """End the process and those it started, and remove its files."""

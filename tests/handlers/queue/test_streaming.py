@@ -264,14 +264,21 @@ def test_what_was_kept_goes_after_the_handler_has_ended(run, fails):
 
 
 def test_when_all_are_behind_the_handler_waits_and_nobody_is_let_go(run):
-    seen, given = [], dict.fromkeys(range(3), 2)
+    seen, given, slept = [], dict.fromkeys(range(3), 2), []
 
     def infer(batch):
         batch.refuse(0)
-        threading.Timer(0.1, lambda: [run.give(entry) for entry in range(3)]).start()
         yield from steps(run, seen)(batch)
 
-    found = run(infer, given=given, backlog=Backlog(1 << 20, 0))
+    def sleep(*how_long):
+        # All ask for more at one moment: one of them alone would leave the others behind.
+        slept.append(how_long)
+        if len(slept) == 3:
+            for entry in range(3):
+                run.give(entry)
+
+    with mock.patch.object(PartsEnd, "sleep", sleep):
+        found = run(infer, given=given, backlog=Backlog(1 << 20, 0))
     assert found[:2] == ([BAD, OK, OK], [[], *WHOLE[1:]])
     assert [said[1] for said, _ in seen] == list(range(PLACES))
 

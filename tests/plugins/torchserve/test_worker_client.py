@@ -243,3 +243,13 @@ TOLD = "ImportError: no x here, caused by OSError: libx.so: cannot open shared o
 )
 def test_what_a_log_says_was_raised_last_comes_with_its_causes(log, told):
     assert raised_in(log.splitlines()) == told
+
+
+def test_one_that_another_thread_has_just_reaped_is_dead(monkeypatch):
+    def reaped(self):
+        raise ChildProcessError(10, "No child processes")
+
+    worker = ModelWorker.__new__(ModelWorker)
+    worker._owes, worker._process = False, object()
+    monkeypatch.setattr(ModelWorker, "_end", reaped)
+    assert worker.is_dead
