@@ -84,9 +84,9 @@ def undocumented_errors() -> list[str]:
         text
         for rooms in messages.ROOMS.values()
         for room in rooms
-        for text in messages.python_messages(sorted((ROOT / room).rglob("*.py")))
+        for text in messages.python_messages(messages.sources(ROOT, room, ".py"))
     ]
-    found += messages.java_messages(sorted((ROOT / "plugins/torchserve/java").rglob("*.java")))
+    found += messages.java_messages(messages.sources(ROOT, "plugins/torchserve/java", ".java"))
     return [text for text in found if f"* `{text.replace('`', chr(39))}`" not in page]
 
 

@@ -146,9 +146,9 @@ def messages_page() -> Iterable[str]:
     """Every message of the code, by who says it."""
     root = DOCS.parent
     for title, rooms in messages.ROOMS.items():
-        paths = (path for room in rooms for path in sorted((root / room).rglob("*.py")))
+        paths = (path for room in rooms for path in messages.sources(root, room, ".py"))
         yield from _messages(title, messages.python_messages(paths))
-    java = sorted((root / "plugins/torchserve/java").rglob("*.java"))
+    java = messages.sources(root, "plugins/torchserve/java", ".java")
     yield from _messages(messages.JAVA, messages.java_messages(java))
 
 

@@ -31,6 +31,13 @@ LEAST = 8
 """Letters of a message's own; what has fewer is only passed on."""
 
 
+def sources(root: Path, room: str, suffix: str) -> Iterator[Path]:
+    """Files of a room, without what is built or fetched there."""
+    for path in sorted((root / room).rglob(f"*{suffix}")):
+        if "build" not in path.relative_to(root).parts:
+            yield path
+
+
 def python_messages(paths: Iterable[Path]) -> list[str]:
     """Of Python files, sorted, each once."""
     found = set()
