@@ -29,7 +29,7 @@ from pathlib import Path
 
 from common import BENCH, Row, write_result
 
-from shunter.plugins.torchserve.isolation import free_ports
+from shunter.plugins.torchserve.isolation import Ports, free_ports
 
 NAME = "first_hour"
 ROOT = BENCH.parent
@@ -81,8 +81,8 @@ def steps(port: int, management: int) -> list[Step]:
             "mkdir broken && echo 'import nosuchmodule' > broken/handler.py\n"
             "echo 'def handle(data, context): return data' >> broken/handler.py\n"
             "shunter pack broken --store store\n"
-            f"shunter load broken.mar --management {manage}",
-            status=2,
+            f"shunter load broken.mar --management {manage}\n"
+            "grep -o 'ModuleNotFoundError.*' serve.log | tail -1",
             shows="nosuchmodule",
         ),
         Step(
@@ -90,10 +90,10 @@ def steps(port: int, management: int) -> list[Step]:
             f"mkdir slow && printf '{slow.encode('unicode_escape').decode()}' > slow/handler.py\n"
             "shunter pack slow --store store\n"
             f"shunter load slow.mar --management {manage}\n"
-            f"for i in 1 2 3; do curl -s {http}/predictions/slow -d x "
-            "-H 'x-shunter-deadline-ms: 250' -o answer & done; wait %2 %3 %4\n"
-            f"shunter explain last --bad --model slow --management {manage}",
-            shows="504",
+            f"for i in 1 2 3 4 5; do curl -s {http}/predictions/slow -d x "
+            "-H 'x-shunter-deadline-ms: 250' -o answer & done; wait %2 %3 %4 %5 %6\n"
+            f"shunter explain last --bad --model slow --count 9 --management {manage}",
+            shows="deadline",
         ),
         Step("Stop", "kill -INT %1; wait %1; tail -1 serve.log", shows="stopped"),
     ]
@@ -117,10 +117,9 @@ def wheel(folder: Path) -> None:
     shutil.rmtree(source)
 
 
-def run(folder: Path) -> list[Row]:
+def run(folder: Path, ports: Ports) -> list[Row]:
     """Do all steps in one shell, as somebody at a terminal would."""
-    ports = free_ports()
-    every = steps(ports.inference, ports.management)
+    every = steps(ports.inference, ports.inference + 1)  # management is beside it
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SHUNTER_", "PYTHON"))}
     shell = subprocess.Popen(
         ["bash", "-m"],
@@ -146,7 +145,8 @@ def run(folder: Path) -> list[Row]:
                 status = int(found[1])
                 said += [line[: found.start()]] if found.start() else []
                 break
-            said.append(line.rstrip())
+            if not line.startswith("WARNING: Location"):  # of a mirror of packages
+                said.append(line.rstrip())
         else:
             status = -1
         text = "\n".join(said)
@@ -167,8 +167,8 @@ def run(folder: Path) -> list[Row]:
     return rows
 
 
-def page(rows: list[Row]) -> str:
-    """As documentation."""
+def page(rows: list[Row], ports: dict[int, int]) -> str:
+    """As documentation; ``ports``: the usual ones instead of those that were free."""
     lines = [
         "# The first hour",
         "",
@@ -181,9 +181,12 @@ def page(rows: list[Row]) -> str:
         shown = row["said"].splitlines()
         cut = [*shown[:LINES], "..."] if len(shown) > LINES else shown
         lines += [f"## {row['step']}: {row['seconds']:g} s", "", "```", row["command"], "```", ""]
-        if cut:
+        if any(cut):
             lines += ["```", *(line[:140] for line in cut), "```", ""]
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    for ours, usual in ports.items():
+        text = text.replace(str(ours), str(usual))
+    return text.replace(" --port 8080 --grpc GRPC", "")
 
 
 def main() -> None:
@@ -196,13 +199,16 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="shunter-hour-") as folder:
         wheel(Path(folder))
-        rows = run(Path(folder))
+        ports = free_ports()
+        rows = run(Path(folder), ports)
     top = {
         "first_hour_minutes": round(sum(row["seconds"] for row in rows) / 60, 1),
         "steps_failed": sum(not row["good"] for row in rows),
     }
     if args.write:
-        PAGE.write_text(page(rows), encoding="utf-8")
+        usual = {ports.inference + i: 8080 + i for i in range(3)}
+        usual |= {ports.grpc_inference + i: 7070 + i for i in range(2)}
+        PAGE.write_text(page(rows, usual), encoding="utf-8")
     path = write_result(NAME, quick=args.quick, rows=rows, headline=top)
     print(json.dumps(top, indent=1))
     print(path)
