@@ -35,6 +35,7 @@ import httpx
 from checked_load import CheckedLoad
 from common import BENCH, Parser, Progress, Row, keep, percentile, write_result
 
+from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import Layout, layouts, plain, text_of
 from shunter.allocator.devices.inventory import take_stock
 from shunter.allocator.devices.journal import Journal, Phase
@@ -201,7 +202,11 @@ class Run:
         header = self.header()
         if header.mig_done != number or header.mig_changing or not self._lives():
             return False
-        records = [Journal(self.bed.journals / "devices", gpu.uuid).read() for gpu in take_stock()]
+        try:
+            gpus = take_stock()
+        except DeviceError:  # a fault that was meant for the controller
+            return False
+        records = [Journal(self.bed.journals / "devices", gpu.uuid).read() for gpu in gpus]
         return all(each is None or each.phase is Phase.SETTLED for each in records)
 
     def change(self, number: int) -> Row:
