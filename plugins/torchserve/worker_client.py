@@ -175,10 +175,9 @@ class ModelWorker:
     @property
     def is_dead(self) -> bool:
         """Whether it cannot run another batch: it has ended, or did not answer the last one."""
-        try:
+        with contextlib.suppress(ChildProcessError):  # another thread has just reaped it
             return self._owes or self._process is None or self._end() is not None
-        except ChildProcessError:  # another thread is closing it, and has just reaped it
-            return True
+        return True
 
     def close(self) -> None:
         """End the process and those it started, and remove its files."""
@@ -203,8 +202,7 @@ class ModelWorker:
 
     def kill(self) -> None:
         """End the process, if there is one by now; who waits for it finds out and closes it."""
-        process = self._process
-        if process is not None:
+        if (process := self._process) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
@@ -216,9 +214,8 @@ class ModelWorker:
 
     def _exchange(self, message: bytes) -> tuple[int, str, list[tuple[int, bytes]]]:
         """Send a message; code and text of the answer, status and body of each request."""
-        self._owes = True
+        self._owes = goes_on = True
         self._send(message)
-        goes_on = True
         while goes_on:
             code, text = self._i32(), self._text()
             answers, goes_on = self._answers()
