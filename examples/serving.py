@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def shunter(*arguments: str) -> str:
 @contextmanager
 def serving(store: Path, *options: str, settings: str = "") -> Iterator[Served]:
     """A server with all archives of a store; ``settings``: of ``shunter.toml``, but ``[nic]``."""
-    http, grpc, network = _free_port(), _free_port(), _free_port()
+    http, grpc, network = (_free_port() for _ in range(3))
     file = store / "shunter.toml"
     file.write_text(f"[nic]\nenabled = true\nport = {network}\n{settings}", encoding="utf-8")
     command = ["serve", "--store", str(store), "--port", str(http), "--grpc", str(grpc), *options]
@@ -76,8 +76,13 @@ def _environment() -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """A port that nobody has, by which three others follow: servers take those, too."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody has, nor the two behind it, which servers take too."""
+    while True:
+        with ExitStack() as stack:
+            first, *behind = (stack.enter_context(socket.socket()) for _ in range(3))
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with suppress(OSError, OverflowError):
+                for number, each in enumerate(behind, port + 1):
+                    each.bind(("127.0.0.1", number))
+                return port

@@ -189,8 +189,12 @@ def compiled() -> dict[str, bool | None]:
     from shunter.plugins.torchserve import build as jar
     from shunter.plugins.triton import build as backend
 
+    try:
+        is_for_it = jar.is_fresh()
+    except jar.JarError:  # there is no TorchServe that it could be for
+        is_for_it = False
     found = {
-        "TorchServe's jar": (jar.HERE / jar.PLUGINS / jar.JAR, jar.is_fresh()),
+        "TorchServe's jar": (jar.HERE / jar.PLUGINS / jar.JAR, is_for_it),
         "the network front end": (native.HERE / native.LIBRARY, native.is_fresh()),
         "the program of pools": (native.SEAT, native.seat_is_fresh()),
         "Triton's backend": (backend.HERE / backend.LIBRARY, backend.is_fresh()),

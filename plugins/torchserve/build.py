@@ -73,7 +73,10 @@ def ensure(folder: Path | None = None) -> Path:
 
 
 def is_fresh(folder: Path = HERE / PLUGINS) -> bool:
-    """Whether there is a jar in it that was built from these sources."""
+    """Whether there is a jar in it that was built from these sources, for this TorchServe.
+
+    Raises JarError where there is no TorchServe.
+    """
     return read_properties(folder / JAR) == _properties(shunter_version())
 
 

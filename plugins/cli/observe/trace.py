@@ -35,7 +35,7 @@ def trace(
     """Send a span for each request of an access log, with its wait and its batch below it.
 
     A request that brings the header traceparent becomes part of that trace. The server itself only
-    writes the log, so tracing costs it nothing more.
+    writes the log; this program does the rest.
 
     Examples:
 

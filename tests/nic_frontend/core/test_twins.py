@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oracle.core import Place, Ready, Withdraw
@@ -17,6 +17,8 @@ from shunter.nic_frontend.wire.header import Header, behind, unpack
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
+RUNNERS = (9, 15, 21, 23, 33, 35, 45)
+"""Seeds of worlds in which many batches run; how many others hypothesis happens to find varies."""
 EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)
 """Stories, and at least so many datagrams in all of them together."""
 STEPS = 300
@@ -338,10 +340,12 @@ def test_both_cores_say_the_same(both, capsys):
         sent += world.datagrams
         held += world.held
 
+    for seed in RUNNERS:
+        say_the_same = example(seed)(say_the_same)
     say_the_same()
     assert sent >= DATAGRAMS
     assert 0 < held < EXAMPLES * STEPS
-    assert let_gone > EXAMPLES and shared > EXAMPLES / 10 and runs > EXAMPLES / 5
+    assert let_gone > EXAMPLES and shared > EXAMPLES / 10 and runs > EXAMPLES / 2
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")

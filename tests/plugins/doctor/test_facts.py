@@ -7,6 +7,7 @@ import pytest
 
 from shunter.plugins.doctor.facts import gather, java_version
 from shunter.plugins.doctor.records import Built
+from shunter.plugins.torchserve.build import JarError
 
 
 @pytest.fixture
@@ -112,3 +113,13 @@ def test_what_is_compiled(monkeypatch, environ):
 )
 def test_the_version_of_java(said, version):
     assert java_version(said) == version
+
+
+def test_without_torchserve_its_jar_is_not_as_it_should_be(monkeypatch, environ):
+    def missing():
+        raise JarError("TorchServe is not installed")
+
+    monkeypatch.setattr("shunter.plugins.torchserve.build.torchserve_version", missing)
+    found = gather((), environ).software.compiled
+    assert found["TorchServe's jar"] in (Built.STALE, Built.MISSING)
+    assert found["Triton's backend"] is gather((), environ).software.compiled["Triton's backend"]

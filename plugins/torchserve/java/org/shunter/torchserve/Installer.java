@@ -1,5 +1,7 @@
 package org.shunter.torchserve;
 
+import static org.shunter.torchserve.page.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
+
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.List;
@@ -25,7 +27,6 @@ import org.shunter.torchserve.view.PreemptionMetrics;
 import org.shunter.torchserve.view.ShunterMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import static org.shunter.torchserve.page.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
 
 /**
  * Puts this plugin into a starting TorchServe, or ends the start with advice. A server that was

@@ -35,6 +35,7 @@ public final class AccessLog {
     private final AtomicLong left = new AtomicLong();
     private BufferedWriter writer;
     private Object key;
+    private long nextLookNs = System.nanoTime();
     private boolean told;
 
     private AccessLog(final Path path) {
@@ -65,11 +66,10 @@ public final class AccessLog {
             while (true) {
                 final Ended next = waiting.poll(LOOK_MS, TimeUnit.MILLISECONDS);
                 try {
-                    if (next == null) {
-                        openAgainIfMoved();
-                    } else {
+                    if (next != null) {
                         write(next);
                     }
+                    openAgainIfMoved();
                     told = false;
                 } catch (IOException e) {
                     complain(e);
@@ -109,7 +109,6 @@ public final class AccessLog {
         writer.write(RequestStories.json(next.model, next.line, Wall.now()) + "\n");
         if (waiting.isEmpty()) {
             writer.flush();
-            openAgainIfMoved();
         }
     }
 
@@ -124,6 +123,11 @@ public final class AccessLog {
     }
 
     private void openAgainIfMoved() throws IOException {
+        final long now = System.nanoTime();
+        if (now - nextLookNs < 0) {
+            return;
+        }
+        nextLookNs = now + LOOK_MS * 1_000_000;
         if (writer != null && (!Files.exists(path) || !keyOf(path).equals(key))) {
             writer.close();
             open();
