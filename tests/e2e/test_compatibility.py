@@ -256,17 +256,22 @@ dag:
 """
 FUNCTIONS = b"""
 import json
+import time
 
 def start(data, context):
+    time.sleep(0.2)
     return [row.get("data") or row.get("body") for row in data or ()]
 
 def finish(data, context):
+    time.sleep(0.2)
     bodies = [json.loads(row.get("data") or row.get("body")) for row in data or ()]
     return [{"finished": body["id"]} for body in bodies]
 """
 
 
 def test_a_workflow_is_left_to_stock(site, archives):
+    """Its parts take a while: stock loses an answer that comes before it set the promise for it
+    (``DagExecutor.invokeModel``: ``addRESTInferenceJob``, then ``setResponsePromise``)."""
     described = {"workflowName": "flow", "specFile": "spec.yaml", "handler": "flow.py"}
     manifest = {"createdOn": "01/01/2024", "archiverVersion": "0.2.15", "workflow": described}
     with zipfile.ZipFile(archives.folder / "flow.war", "w") as archive:
@@ -276,6 +281,6 @@ def test_a_workflow_is_left_to_stock(site, archives):
     assert site.management("POST", "/workflows", url="flow.war").status == 200
     parts = [f"flow__{part}/1.0" for part in ("finish", "one", "start")]
     assert sorted(site.status()["stock_models"]) == parts
-    answer = site.inference("POST", "/wfpredict/flow", '{"id": "w"}', JSON)
+    answer = site.inference("POST", "/wfpredict/flow", '{"id": "w", "sleep_ms": 200}', JSON)
     assert (answer.status, answer.json) == (200, {"finished": "w"})
     assert site.management("DELETE", "/workflows/flow").status == 200
