@@ -48,12 +48,15 @@ class Controller:
         self._asked: dict[str, tuple[Any, float]] = {}
         """Report that is awaited, and when the machine was last heard."""
         self._next_nodes = 0.0
+        self._is_known = False
+        """Whether the machines have said what there is: until then the gateways know better."""
+        self._began = time.monotonic()
         threading.Thread(target=self._run, name="look", daemon=True).start()
 
     def directory(self, number: int) -> Directory | None:
-        """The directory; None: it is the one of that number."""
+        """The directory; None: it is the one of that number, or is not known yet."""
         found = self._directory
-        return None if found.number == number else found
+        return found if self._is_known and found.number != number else None
 
     def status(self) -> dict[str, Any]:
         """What ``shunter cluster status --json`` prints."""
@@ -151,6 +154,8 @@ class Controller:
 
     def _publish(self, entries: dict[str, Entry]) -> None:
         # A controller that starts again must not begin below the numbers of the one before.
+        heard_all = len(entries) == len(self._nodes)
+        self._is_known |= heard_all or time.monotonic() - self._began > SILENT_S
         number = max(self._directory.number + 1, time.time_ns() // 1_000_000)
         self._directory = Directory(number, entries, self._directory.idempotent)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from typing import Any
@@ -26,6 +27,8 @@ LOGGER = logging.getLogger("shunter.cluster")
 LOOK_S = 0.2
 ANSWER_S = 5.0
 AGAIN_S = 0.5
+KEEP_ALIVE_S = 75
+"""An idle connection of a client is kept so long."""
 
 
 class Gateway:
@@ -37,7 +40,8 @@ class Gateway:
         self._settings = settings
         self._dispatch = Dispatch()
         self._app = App(self._dispatch, settings)
-        self._problem = ""
+        self._problem = "it does not know the machines yet"
+        self._knows = threading.Event()
         threading.Thread(target=self._serve, name="http", daemon=True).start()
         threading.Thread(target=self._look, name="directory", daemon=True).start()
 
@@ -51,25 +55,31 @@ class Gateway:
         }
 
     def _serve(self) -> None:
+        self._knows.wait()  # clients rather go to another gateway than to one without machines
         while True:
+            config = uvicorn.Config(
+                self._app,
+                http="httptools",
+                loop="uvloop",
+                lifespan="on",
+                access_log=False,
+                log_level="error",
+                timeout_keep_alive=KEEP_ALIVE_S,
+            )
             try:
-                config = uvicorn.Config(
-                    self._app,
-                    host=self._settings.address,
-                    port=self._port,
-                    lifespan="on",
-                    access_log=False,
-                    log_level="error",
-                    timeout_keep_alive=75,
-                    h11_max_incomplete_event_size=1 << 16,
-                )
-                server = uvicorn.Server(config)
-                server.run()
-                self._problem = f"port {self._port} cannot be used" if not server.started else ""
-            except SystemExit:  # uvicorn's way to say that it has no port
-                self._problem = f"port {self._port} cannot be used: is it taken?"
-            LOGGER.error("the gateway's server ended: %s", self._problem)
+                with self._listening() as listening:
+                    self._problem = ""
+                    uvicorn.Server(config).run([listening])
+                self._problem = "its HTTP server ended"
+            except OSError as error:
+                self._problem = f"port {self._port} cannot be used: {error.strerror}"
+            LOGGER.error("gateway at port %d: %s", self._port, self._problem)
             time.sleep(AGAIN_S)
+
+    def _listening(self) -> socket.socket:
+        address = self._settings.address
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, self._port), family=family, backlog=1024)
 
     def _look(self) -> None:
         controller: Any = None
@@ -80,6 +90,7 @@ class Gateway:
                 found = ray.get(asked, timeout=ANSWER_S)
                 if found is not None:
                     self._app.soon(found)
+                    self._knows.set()
             except (RayError, ValueError, TimeoutError):  # what is known goes on to hold
                 controller = None
             time.sleep(LOOK_S)

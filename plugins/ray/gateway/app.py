@@ -51,7 +51,9 @@ class App:
 
     def soon(self, directory: Directory) -> None:
         """Let the event loop learn a directory; from any thread."""
-        if self._loop is not None and not self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed():
+            self._dispatch.learn(directory)  # nothing is under way yet
+        else:
             self._loop.call_soon_threadsafe(self._learn, directory)
 
     def counted(self) -> dict[str, Any]:
