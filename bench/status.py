@@ -56,7 +56,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "threshold": TORCHSERVE,
     "two_versions": TORCHSERVE,
     "worker_receive": ("handlers/torchserve",),
-} | dict.fromkeys((*("rpc_attack", "rpc_batches", "rpc_fair", "rpc_faults", "rpc_load", "rpc_models"), *("rpc_tax", "rpc_threads")), NETWORK)
+    **dict.fromkeys(("rpc_attack", "rpc_batches", "rpc_fair", "rpc_faults", "rpc_load"), NETWORK),
+    **dict.fromkeys(("rpc_models", "rpc_tax", "rpc_threads"), NETWORK),
+}
 """What each measures, with its own script. Those that begin with triton: what is behind Triton;
 others not named here: everything that is run."""
 EVERYTHING = ("allocator", "batching", "handlers", "nic_frontend", "plugins")
