@@ -1,6 +1,7 @@
-"""The two sides of the Triton benchmarks: our backend, and Triton's Python backend in any setting.
+"""The sides of the Triton benchmarks: our backend, Triton's Python backend in any setting, and no
+backend to speak of.
 
-Both serve the same networks (models/rpc/networks.py) in the same ``tritonserver``.
+All serve the same networks (models/rpc/networks.py) in the same ``tritonserver``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rpc import h2load
 from rpc.models import RpcModel, pack_model
 
 from shunter.plugins import hosts
+from shunter.plugins.triton import build
 
 KINDS = ("http binary", "http json", "grpc")
 ANALYZED = ("perf_analyzer http", "perf_analyzer grpc")
@@ -56,6 +58,10 @@ class Call:
     grpc: h2load.Call | None = None
     analyzed: list[str] | None = None
     """Arguments of perf_analyzer."""
+
+
+LIMIT = Static(64, 1, 0)
+"""Of the backend that answers at once; only the number of instances means anything to it."""
 
 
 class Ours:
@@ -154,6 +160,30 @@ class PythonBackend(triton_rpc.TritonRpc):
         answer = httpx.post(url, json={}, timeout=LOAD_S, trust_env=False)
         if not answer.is_success:
             raise self.failure(f"{named.name}: {answer.text}")
+
+
+class FrontEndAlone(PythonBackend):
+    """Triton before a backend that answers at once (models/null_backend): what no backend can pass.
+    Its requests are not batched.
+    """
+
+    name = "limit"
+
+    def __init__(self, model: RpcModel) -> None:
+        super().__init__([model], [LIMIT])
+
+    def _write_repository(self) -> None:
+        super()._write_repository()
+        for config in (self.folder / "models").glob("*/config.pbtxt"):
+            text = config.read_text(encoding="ascii").replace('"python"', '"null"')
+            lines = [line for line in text.splitlines() if "dynamic_batching" not in line]
+            config.write_text("\n".join(lines) + "\n", encoding="ascii")
+
+    def _write_backends(self, server: Path) -> Path:
+        folder = self.folder / "backends"
+        source = Path(__file__).parent / "models/null_backend/null.c"
+        build.link(folder / "null/libtriton_null.so", [source], build.includes())
+        return folder
 
 
 # ---- load

@@ -34,6 +34,7 @@ FOLDERS = {
     "batching/preemption": {"batching/page"},
     "batching/queue": {"batching/page"},
     "allocator": set(),
+    "allocator/cluster": {"allocator/placement"},
     "allocator/cpus": set(),
     "allocator/devices": {"allocator/cpus"},
     "allocator/devices/simulated": {"allocator/devices"},
@@ -139,6 +140,7 @@ EMITTER = "batching/emit.py"
 """It writes a Java file, and must know in which package."""
 
 PURE_FOLDERS = (
+    "allocator/cluster",
     "allocator/placement",
     "allocator/planning",
     "batching/forming",

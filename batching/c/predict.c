@@ -72,8 +72,10 @@ uint32_t shunter_cap(
     const uint32_t each = served->most_rows ? served->most_rows : 1;
     const uint64_t all = (uint64_t)served->queue.entries * each; // that can wait
     const uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
-    if (class != 0 && served->policy.slo_ns && strict_traffic) {
-        const uint32_t most = shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
+    if (class != 0 && strict_traffic) {
+        const int64_t add = served->policy.slo_ns ? (int64_t)(served->policy.slo_ns / 2)
+                                                  : shunter_latency_ns(shunter_line(served), 1);
+        const uint32_t most = shunter_size_adding(served, add);
         return cap < most ? cap : most;
     }
     return cap;

@@ -168,6 +168,19 @@ def test_a_request_of_more_rows_than_a_batch_takes_as_long_as_all_of_them():
     assert place.go(MS) == [(0, 1, 2)] and place.late == [0]
 
 
+@pytest.mark.parametrize(
+    ("fixed", "each", "cap", "given"),
+    [(4, 1, 64, 5), (1, 1, 64, 2), (0, 1, 64, 1), (9, 1, 4, 4), (3, 0, 64, 12), (0, 0, 64, 12)],
+)
+def test_without_an_slo_best_effort_adds_what_a_lone_request_takes(fixed, each, cap, given):
+    place = Place(caps=(cap,), ahead=0, fixed_ns=fixed * MS, per_request_ns=each * MS)
+    place.wait(20)
+    place.go()
+    place.answered(0)
+    place.wait(*range(12), priority=1)
+    assert place.go() == [(0, *range(given))]
+
+
 def test_admission_counts_the_rows_of_those_before_and_its_own():
     place = Place(caps=(4,), ahead=0, fixed_ns=MS, per_request_ns=MS, admission=1)
     place.wait(9)

@@ -262,8 +262,9 @@ class Dispatch:
         return len(self.lines[STRICT]) > 0 or lately
 
     def _cap(self, hand: Hand, priority: int) -> int:
-        if priority == BEST_EFFORT and self.policy.slo_ns and self._traffic:
-            return min(hand.cap, self._size_adding(self.policy.slo_ns // 2))
+        if priority == BEST_EFFORT and self._traffic:
+            most = self.policy.slo_ns // 2 if self.policy.slo_ns else self._batch_ns(1)
+            return min(hand.cap, self._size_adding(most))
         return hand.cap
 
     def _takes_first(self, hand: Hand, priority: int) -> bool:
