@@ -1,0 +1,242 @@
+"""Which machines to get and to give back (PROTEAN, section 4.5). Pure.
+
+Spot machines first, on-demand ones where no spot machine is to be had, and back to spot when there
+is spot again. A machine whose end was announced is replaced at once; it serves until others can do
+its work or its end is near, is then drained, and released when it has no work left.
+
+What ``step`` asked for must be in the list of machines of the next one, as starting, or be reported
+as failed. A machine is drained when nobody sends it anything any more; only then does having no
+work mean that it can go. What all this costs is the caller's to add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Kind(StrEnum):
+    """How a machine is paid."""
+
+    SPOT = "spot"
+    """Cheap, and taken away when its owner wants it back."""
+    ON_DEMAND = "on_demand"
+
+
+class Phase(StrEnum):
+    """How far a machine is."""
+
+    STARTING = "starting"
+    LIVE = "live"
+    DRAINING = "draining"
+    """It gets nothing more."""
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A machine that was asked for and is not gone."""
+
+    name: str
+    kind: Kind
+    phase: Phase
+    since: float
+    """When that phase began."""
+    work: float = 0.0
+    """Of any unit; 0 only when nothing sent there is unanswered."""
+    ends_at: float | None = None
+    """When it will be taken away, as far as that was announced."""
+
+
+@dataclass(frozen=True)
+class Acquire:
+    """Ask for so many machines more."""
+
+    kind: Kind
+    count: int
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Send it nothing more."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give it back."""
+
+    name: str
+    reason: str
+
+
+Action: TypeAlias = Acquire | Drain | Release
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What an operator chooses."""
+
+    only: Kind | None = None
+    """Machines of this kind and no others."""
+    on_demand_least: int = 0
+    """So many that nobody takes away."""
+    patience_s: float = 300.0
+    """A machine that starts for longer than that is given up, and another one asked for."""
+    drain_s: float = 15.0
+    """So long before its end a machine gets nothing more."""
+    retry_s: float = 60.0
+    """When a kind that failed is asked for again; twice as long after each failure that follows."""
+    retry_most_s: float = 900.0
+    return_share: float = 0.1
+    """Part of all machines that is moved back to spot at a time."""
+
+    def allows(self, kind: Kind) -> bool:
+        """Whether machines of that kind may be acquired."""
+        return self.only in (None, kind)
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Whether there are machines of a kind."""
+
+    failures: int = 0
+    """In a row."""
+    failed_at: float = -math.inf
+    again_at: float = -math.inf
+    """Not to be asked for before that."""
+
+    def after(self, now: float, rules: Rules, *, failed: int, came_at: float) -> Supply:
+        """With what failed since, and when the last of that kind became live."""
+        if failed > 0:
+            wait = min(rules.retry_most_s, rules.retry_s * 2 ** min(self.failures, 30))
+            return Supply(self.failures + 1, now, now + wait)
+        return replace(self, failures=0) if came_at > self.failed_at else self
+
+
+@dataclass(frozen=True)
+class Procurement:
+    """What has to be kept from one step to the next."""
+
+    rules: Rules = field(default_factory=Rules)
+    supply: Mapping[Kind, Supply] = field(default_factory=lambda: {kind: Supply() for kind in Kind})
+
+    def step(
+        self,
+        now: float,
+        owned: Sequence[Owned],
+        wanted: int,
+        failed: Mapping[Kind, int] | None = None,
+    ) -> tuple[Procurement, list[Action]]:
+        """What to do now, so that ``wanted`` machines serve; ``failed``: requests since last time.
+
+        Times must not go back.
+        """
+        given_up = [each for each in owned if self._is_given_up(each, now)]
+        after = self._after(now, owned, given_up, failed or {})
+        steady = [
+            each
+            for each in owned
+            if each.phase != Phase.DRAINING and each.ends_at is None and each not in given_up
+        ]
+        return after, [
+            *after._acquired(now, steady, wanted),
+            *after._drained(now, owned, wanted),
+            *after._released(owned, given_up),
+        ]
+
+    def _is_given_up(self, each: Owned, now: float) -> bool:
+        late = now - each.since > self.rules.patience_s
+        return each.phase == Phase.STARTING and (late or each.ends_at is not None)
+
+    def _after(
+        self,
+        now: float,
+        owned: Iterable[Owned],
+        given_up: Iterable[Owned],
+        failed: Mapping[Kind, int],
+    ) -> Procurement:
+        came = dict.fromkeys(Kind, -math.inf)
+        for each in owned:
+            if each.phase == Phase.LIVE:
+                came[each.kind] = max(came[each.kind], each.since)
+        lost = {kind: failed.get(kind, 0) for kind in Kind}
+        for each in given_up:
+            lost[each.kind] += 1
+        supply = {
+            kind: self.supply[kind].after(now, self.rules, failed=lost[kind], came_at=came[kind])
+            for kind in Kind
+        }
+        return replace(self, supply=supply)
+
+    def _can_have(self, kind: Kind, now: float) -> bool:
+        return self.rules.allows(kind) and now >= self.supply[kind].again_at
+
+    def _acquired(self, now: float, steady: Sequence[Owned], wanted: int) -> Iterable[Acquire]:
+        missing = wanted - len(steady)
+        if missing > 0:
+            yield from self._missing(now, steady, missing)
+        elif missing == 0 and all(each.phase == Phase.LIVE for each in steady):
+            yield from self._exchanged(now, steady, wanted)
+
+    def _missing(self, now: float, steady: Sequence[Owned], missing: int) -> Iterable[Acquire]:
+        safe = sum(each.kind == Kind.ON_DEMAND for each in steady)
+        base = min(missing, max(0, self._least() - safe))
+        order = [kind for kind in Kind if self._can_have(kind, now)]
+        if base and Kind.ON_DEMAND in order:
+            yield Acquire(Kind.ON_DEMAND, base)
+            missing -= base
+        if missing and order:
+            yield Acquire(order[0], missing)
+
+    def _exchanged(self, now: float, steady: Sequence[Owned], wanted: int) -> Iterable[Acquire]:
+        """Machines of one kind for as many of the other, which go when these have come."""
+        safe = sum(each.kind == Kind.ON_DEMAND for each in steady)
+        dear, base = safe - self._least(), min(wanted, self._least()) - safe
+        if base > 0 and self._can_have(Kind.ON_DEMAND, now):
+            yield Acquire(Kind.ON_DEMAND, base)
+        if dear > 0 and self._can_have(Kind.SPOT, now):
+            yield Acquire(Kind.SPOT, min(dear, max(1, int(self.rules.return_share * wanted))))
+
+    def _least(self) -> int:
+        return self.rules.on_demand_least if self.rules.allows(Kind.ON_DEMAND) else 0
+
+    def _drained(self, now: float, owned: Iterable[Owned], wanted: int) -> Iterable[Drain]:
+        serving = [each for each in owned if each.phase == Phase.LIVE]
+        surplus, dear = len(serving) - wanted, self._spared(serving)
+        for each in sorted(serving, key=lambda each: _drained_first(each, each.name in dear)):
+            if each.ends_at is not None and now >= each.ends_at - self.rules.drain_s:
+                yield Drain(each.name, "its end is near")
+            elif surplus <= 0:
+                continue
+            elif each.ends_at is not None:
+                yield Drain(each.name, "its end was announced, and it is replaced")
+            else:
+                yield Drain(each.name, "not needed")
+            surplus -= 1
+
+    def _spared(self, serving: Iterable[Owned]) -> set[str]:
+        """On-demand machines beyond those that are to stay."""
+        dear = [each for each in serving if each.kind == Kind.ON_DEMAND]
+        dear.sort(key=lambda each: (each.work, -each.since, each.name))
+        return {each.name for each in dear[: max(0, len(dear) - self._least())]}
+
+    def _released(self, owned: Iterable[Owned], given_up: Iterable[Owned]) -> Iterable[Release]:
+        for each in given_up:
+            why = "it did not start in time" if each.ends_at is None else "its end was announced"
+            yield Release(each.name, why)
+        for each in owned:
+            if each.phase == Phase.DRAINING and each.work <= 0:
+                yield Release(each.name, "it has no work left")
+
+
+def _drained_first(each: Owned, is_dear: bool) -> tuple[object, ...]:
+    if each.ends_at is not None:
+        return 0, each.ends_at, each.name
+    # On-demand machines that are to stay go last, spot ones between them and the dear ones.
+    rank = 1 if is_dear else 2 if each.kind == Kind.SPOT else 3
+    return rank, each.work, -each.since, each.name
