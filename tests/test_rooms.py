@@ -93,11 +93,13 @@ FOLDERS = {
         "plugins/triton",
     },
     "plugins/ray/records": {"plugins"},
+    "plugins/ray/providers": set(),
     "plugins/ray/gateway": {"plugins/ray/records"},
     "plugins/ray": {
         "plugins",
         "plugins/hosts",
         "plugins/ray/gateway",
+        "plugins/ray/providers",
         "plugins/ray/records",
     },
     "plugins/hosts": {
@@ -191,6 +193,7 @@ PURE_FILES = (
     "nic_frontend/server/model_policy.py",
     "plugins/doctor/checks.py",
     "plugins/doctor/records.py",
+    "plugins/ray/records/demand.py",
     "plugins/ray/records/directory.py",
     "plugins/ray/gateway/dispatch.py",
     "plugins/ray/gateway/forwarding.py",

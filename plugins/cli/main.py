@@ -64,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def serve(
+    ctx: typer.Context,
     store: Annotated[Path, typer.Option(help="Model store.")] = Path("store"),
     models: Annotated[
         list[str] | None,
@@ -90,6 +91,13 @@ def serve(
     triton: Annotated[
         bool, typer.Option("--triton", help="Triton with the backend, and not TorchServe.")
     ] = False,
+    cluster_head: Annotated[
+        str | None,
+        typer.Option("--cluster", help="HOST:PORT: be a machine of that cluster, see its `up`."),
+    ] = None,
+    cluster_key: Annotated[
+        Path | None, typer.Option("--cluster-key", help="The cluster's key, from its head.")
+    ] = None,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
 
@@ -100,7 +108,14 @@ def serve(
       shunter serve --store store --model resnet=resnet.mar --config job_queue_size=500
 
       shunter serve --demo --triton --port 8000 --grpc 8001
+
+      shunter serve --cluster 10.0.0.1:6379 --cluster-key key --store store
     """
+    if cluster_head is not None:
+        from shunter.plugins.ray.commands import join
+
+        join(ctx, cluster_head, cluster_key, store, (port, grpc), folder)
+        return
     from rich.console import Console
 
     from shunter.plugins import hosts
