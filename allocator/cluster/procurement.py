@@ -120,6 +120,19 @@ class Supply:
         return replace(self, failures=failures)
 
 
+@dataclass
+class _View:
+    """The machines, by what may be done with them."""
+
+    steady: list[Owned] = field(default_factory=list)
+    """Serving or to serve, and nobody said that they will be taken."""
+    serving: list[Owned] = field(default_factory=list)
+    given_up: list[Owned] = field(default_factory=list)
+    idle: list[Owned] = field(default_factory=list)
+    came: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, -math.inf))
+    """When the last of each kind was granted or began to serve."""
+
+
 @dataclass(frozen=True)
 class Procurement:
     """What has to be kept from one step to the next."""
@@ -138,39 +151,38 @@ class Procurement:
 
         Times must not go back.
         """
-        given_up = [each for each in owned if self._is_given_up(each, now)]
-        after = self._after(now, owned, given_up, failed or {})
-        steady = [
-            each
-            for each in owned
-            if each.phase != Phase.DRAINING and each.ends_at is None and each not in given_up
-        ]
+        view = self._view(now, owned)
+        after = self._after(now, view, failed or {})
         return after, [
-            *after._acquired(now, steady, wanted),
-            *after._drained(now, owned, wanted),
-            *after._released(owned, given_up),
+            *after._acquired(now, view.steady, wanted),
+            *after._drained(now, view.serving, wanted),
+            *after._released(view),
         ]
 
-    def _is_given_up(self, each: Owned, now: float) -> bool:
-        late = now - each.since > self.rules.patience_s
-        return each.phase == Phase.STARTING and (late or each.ends_at is not None)
-
-    def _after(
-        self,
-        now: float,
-        owned: Iterable[Owned],
-        given_up: Iterable[Owned],
-        failed: Mapping[Kind, int],
-    ) -> Procurement:
-        came = dict.fromkeys(Kind, -math.inf)
+    def _view(self, now: float, owned: Iterable[Owned]) -> _View:
+        view = _View()
         for each in owned:
-            if each.phase != Phase.DRAINING:
-                came[each.kind] = max(came[each.kind], each.since)
-        lost = {kind: failed.get(kind, 0) for kind in Kind}
-        for each in given_up:
-            lost[each.kind] += 1
+            if each.phase == Phase.DRAINING:
+                if each.work <= 0:
+                    view.idle.append(each)
+                continue
+            view.came[each.kind] = max(view.came[each.kind], each.since)
+            if each.phase == Phase.LIVE:
+                view.serving.append(each)
+            elif each.ends_at is not None or now - each.since > self.rules.patience_s:
+                view.given_up.append(each)
+                continue
+            if each.ends_at is None:
+                view.steady.append(each)
+        return view
+
+    def _after(self, now: float, view: _View, failed: Mapping[Kind, int]) -> Procurement:
+        lost = Counter(each.kind for each in view.given_up)
+        lost.update(failed)
         supply = {
-            kind: self.supply[kind].after(now, self.rules, failed=lost[kind], came_at=came[kind])
+            kind: self.supply[kind].after(
+                now, self.rules, failed=lost[kind], came_at=view.came[kind]
+            )
             for kind in Kind
         }
         return replace(self, supply=supply)
@@ -202,8 +214,7 @@ class Procurement:
     def _least(self) -> int:
         return self.rules.on_demand_least if self.rules.allows(Kind.ON_DEMAND) else 0
 
-    def _drained(self, now: float, owned: Iterable[Owned], wanted: int) -> Iterable[Drain]:
-        serving = [each for each in owned if each.phase == Phase.LIVE]
+    def _drained(self, now: float, serving: Sequence[Owned], wanted: int) -> Iterable[Drain]:
         surplus = len(serving) - wanted
         ending = [(each.ends_at, each.name) for each in serving if each.ends_at is not None]
         for end, name in sorted(ending):
@@ -224,11 +235,9 @@ class Procurement:
         spot = [each for each in order if each.kind == Kind.SPOT]
         return [*safe[:dear], *spot, *safe[dear:]]
 
-    def _released(self, owned: Iterable[Owned], given_up: Iterable[Owned]) -> Iterable[Release]:
-        for each in given_up:
+    def _released(self, view: _View) -> Iterable[Release]:
+        for each in view.given_up:
             why = "it did not start in time" if each.ends_at is None else "its end was announced"
             yield Release(each.name, why)
-        for each in owned:
-            if each.phase == Phase.DRAINING and each.work <= 0:
-                yield Release(each.name, "it has no work left")
-
+        for each in view.idle:
+            yield Release(each.name, "it has no work left")

@@ -86,7 +86,7 @@ def simulate(
         owned = list(market.machines.values())
         seen = float(rates[max(0, now - tick) : max(1, now)].mean())
         sizing = sizing.after(now, _demands(seen, strict))
-        spot = sum(each.kind == Kind.SPOT for each in owned)
+        spot = market.count[Kind.SPOT]
         spot_s += spot * TICK_S
         # As if one eviction had been seen in a hundred hours before.
         per_s = (market.evictions + 1) / (spot_s + 360_000)
@@ -96,7 +96,7 @@ def simulate(
         market.act(now, actions)
         if now < 0:
             continue
-        serving = sum(each.phase == Phase.LIVE for each in market.machines.values())
+        serving = market.count[Phase.LIVE]
         load.serve(rates[now : now + tick], serving)
         ticks += 1
         day.short_share += serving < (scheme.fixed or sizing.wanted())

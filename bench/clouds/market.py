@@ -28,13 +28,14 @@ class Market:
     def __init__(self, chance: float, notice_s: float, seed: int, *, in_zones: bool) -> None:
         """``chance``: that a spot machine is taken within an hour."""
         self.machines: dict[str, Owned] = {}
+        self.count: Counter[Kind | Phase] = Counter()
         self.failed: Counter[Kind] = Counter()
         self.hours = dict.fromkeys(Kind, 0.0)
         self.evictions = self.taken_at_work = self.acquired = 0
         self.chance, self.notice_s = chance, notice_s
         self._draw = random.Random(seed)
         self._events: list[tuple[float, int, str, str]] = []
-        self._count = 0
+        self._number = 0
         self._zone: dict[str, int] = {}
         self._short = [False] * ZONES
         self._paid_from: dict[str, float] = {}
@@ -43,8 +44,15 @@ class Market:
             self._at(self._draw.uniform(0, HOUR), "hour of a zone", str(zone))
 
     def _at(self, when: float, what: str, name: str) -> None:
-        self._count += 1
-        heappush(self._events, (when, self._count, what, name))
+        self._number += 1
+        heappush(self._events, (when, self._number, what, name))
+
+    def _put(self, machine: Owned) -> None:
+        before = self.machines.get(machine.name)
+        if before is not None:
+            self.count.subtract((before.kind, before.phase))
+        self.machines[machine.name] = machine
+        self.count.update((machine.kind, machine.phase))
 
     def until(self, now: float) -> None:
         """Let happen what happens by itself."""
@@ -58,7 +66,7 @@ class Market:
     def _happen(self, when: float, what: str, machine: Owned) -> None:
         name = machine.name
         if what == "started":
-            self.machines[name] = replace(machine, phase=Phase.LIVE, since=when)
+            self._put(replace(machine, phase=Phase.LIVE, since=when))
         elif what == "hour" and self._draw.random() < self.chance:
             self._warn(when, machine)
         elif what == "hour":
@@ -78,11 +86,12 @@ class Market:
     def _warn(self, when: float, machine: Owned) -> None:
         self.evictions += 1
         end = when + self.notice_s
-        self.machines[machine.name] = replace(machine, ends_at=end)
+        self._put(replace(machine, ends_at=end))
         self._at(end, "taken", machine.name)
 
     def _end(self, now: float, name: str) -> None:
         machine = self.machines.pop(name)
+        self.count.subtract((machine.kind, machine.phase))
         self.hours[machine.kind] += (now - self._paid_from.pop(name)) / HOUR
         self._zone.pop(name, None)
 
@@ -95,8 +104,7 @@ class Market:
                     for _ in range(count):
                         self._acquire(now, kind)
                 case Drain(name):
-                    machine = self.machines[name]
-                    self.machines[name] = replace(machine, phase=Phase.DRAINING, since=now)
+                    self._put(replace(self.machines[name], phase=Phase.DRAINING, since=now))
                 case Release(name):
                     self._end(now, name)
 
@@ -108,7 +116,7 @@ class Market:
             return
         self.acquired += 1
         name = f"m{self.acquired}"
-        self.machines[name] = Owned(name, kind, Phase.STARTING, now)
+        self._put(Owned(name, kind, Phase.STARTING, now))
         self._paid_from[name] = now
         self._at(now + START_S, "started", name)
         if kind == Kind.SPOT and self._in_zones:
