@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help preflight setup demo test examples test-fast bench check docs jar library client-library triton fuzz gpu
+.PHONY: help preflight setup demo test examples test-fast bench bench-status check docs jar library client-library triton fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -70,6 +70,9 @@ bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	  triton_packrat triton_faults rafiqi_cache many_models fairness soak_pool swap house first_hour product; do \
 	  echo "== $$name $(BENCH_ARGS)"; $(BIN)/python bench/$$name.py $(BENCH_ARGS) || exit 1; \
 	done
+
+bench-status: $(INSTALLED) ## list results that are older than the code they measure, or were not measured alone
+	$(BIN)/python bench/status.py
 
 check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warnings as errors
 	$(BIN)/ruff check .

@@ -7,9 +7,9 @@ tensors as bytes and as JSON, and by h2load with gRPC, all encoded once. Both si
 of connections the best is measured again in alternating rounds with ours, which has one setting
 (batch 64, one worker) for all, and for the model that does nothing with a backend in C that answers
 at once: the limit of every backend. ``cpu_us`` is processor time of the server, its stubs and
-workers per request. ``--perf-analyzer`` adds rows by Triton's own load generator, whose last release on
-PyPI is in tritonclient 2.53 and before; it takes more of the host than wrk and h2load and does
-not count for the claims.
+workers per request. ``--perf-analyzer`` adds rows by Triton's own load generator, whose last
+release on PyPI is in tritonclient 2.53 and before; it takes more of the host than wrk and h2load
+and does not count for the claims.
 
     worst_throughput_vs_best_python_backend    the smallest of the median ratios
     geomean_vs_best_python_backend             their geometric mean

@@ -126,7 +126,10 @@ def test_why_a_model_does_not_load_is_told_wherever_one_looks(site, wait_until, 
     config = {"maxRetryTimeoutInSec": 1, "shunter": {"environment": variables}}
     archive = site.archives.add("broken", "broken", config=config)
     assert site.register("broken", archive, initial_workers=0).status == 200
-    assert site.management("PUT", "/models/broken", min_worker=1).status == 202
+    said = site.management("PUT", "/models/broken", min_worker=1, synchronous="true")
+    assert said.status == 500 and said["type"] == "InternalServerException"
+    assert said["message"].startswith("Failed to start workers for model broken version: 1.0; ")
+    assert why in said["message"]
 
     def problem(status):
         return next((m["problem"] for m in status["models"] if m["name"] == "broken"), "")

@@ -39,7 +39,7 @@ class FakeHost:
         if (model.name, version) in self._models:
             raise HostError(f"{model.name}/{version} is there already; unload it first")
         if model.name in self.broken:
-            raise HostError(f"workers of model {model.name} did not load; the log says why")
+            raise HostError(f"workers of model {model.name} did not load: told to fail")
         self._default.setdefault(model.name, version)
         return self._put(model)
 

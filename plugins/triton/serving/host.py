@@ -11,6 +11,7 @@ from typing import Any
 
 from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import Configuration
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
@@ -106,7 +107,8 @@ class TritonHost:
             found = [each for each in found if version in (each.version, str(each.number))]
         if not found:
             known = ", ".join(each.title for each in self.served) or "none"
-            raise HostError(f"Triton has no model {model}; there are: {known}")
+            near = hint(name, [each.name for each in self.served])
+            raise HostError(f"Triton has no model {model}; there are: {known}{near}")
         return max(found, key=lambda each: each.number)  # the server's own default
 
     def status(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import io.netty.handler.codec.http.QueryStringDecoder;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Set;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.servingsdk.Context;
@@ -16,6 +17,7 @@ import org.pytorch.serve.servingsdk.http.Request;
 import org.pytorch.serve.servingsdk.http.Response;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
+import org.shunter.torchserve.forming.Spelling;
 import org.shunter.torchserve.pool.NoRoomException;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.pool.WorkerPool;
@@ -269,11 +271,15 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             }
             throw new NotFound(
                     model == null
-                            ? "Model not found: " + name
+                            ? "Model not found: " + name + Spelling.hint(name, names())
                             : "Model " + name + " has no workers, or is left to stock TorchServe");
         } catch (ModelVersionNotFoundException e) {
             throw new NotFound(e.getMessage());
         }
+    }
+
+    private static Set<String> names() {
+        return ModelManager.getInstance().getDefaultModels().keySet();
     }
 
     private static JsonObject configuration(final ServedModel model) {
