@@ -95,6 +95,7 @@ FOLDERS = {
     "plugins/ray/records": {"plugins"},
     "plugins/ray/providers": set(),
     "plugins/ray/gateway": {"plugins/ray/records"},
+    "plugins/ray/providers": {"plugins"},
     "plugins/ray": {
         "plugins",
         "plugins/hosts",
@@ -125,6 +126,7 @@ FOLDERS = {
 """Folder -> other folders of its own room that it may import. Only plugins/hosts knows servers."""
 
 OF_A_SERVER = {
+    "boto3": ("plugins/ray/providers",),
     "ray": ("plugins/ray",),
     "ts": ("handlers/torchserve", "plugins/torchserve", "model_store"),
     "tritonclient": ("nic_frontend/tritonlike", "plugins/triton"),
