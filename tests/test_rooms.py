@@ -93,7 +93,6 @@ FOLDERS = {
         "plugins/triton",
     },
     "plugins/ray/records": {"plugins"},
-    "plugins/ray/providers": set(),
     "plugins/ray/gateway": {"plugins/ray/records"},
     "plugins/ray/providers": {"plugins"},
     "plugins/ray": {
