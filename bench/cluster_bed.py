@@ -115,6 +115,14 @@ class Bed:
         os.kill(pid, signal.SIGKILL)
         return lambda found: found["controller"]["pid"] != pid
 
+    def kill_head(self) -> Callable[[dict[str, Any]], bool]:
+        """SIGKILL for Ray's own state: what runs on the head's node ends with it."""
+        head = psutil.Process(started.noted(self.folder)[0].pid)
+        [gcs] = [each for each in head.children(recursive=True) if "gcs_server" in each.name()]
+        controller = self.status()["controller"]["pid"]
+        gcs.kill()
+        return lambda found: found["controller"]["pid"] != controller
+
     def evict(self) -> Callable[[dict[str, Any]], bool]:
         """A machine gets notice."""
         name = self.machine()["name"]

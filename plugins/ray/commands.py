@@ -183,7 +183,7 @@ def _show(found: dict[str, Any]) -> None:
     for each in found["gateways"]:
         where, problem = each.get("address", ""), each["problem"]
         counters = ", ".join(f"{v} {k}" for k, v in each.get("counters", {}).items())
-        text = f"{each['name']}  {where}  {problem or counters}"
+        text = f"{each['name']}  {where}  on {each.get('machine')}  {problem or counters}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     table = Table()
     for column in ("machine", "state", "server", "models", "waiting", "starts", "problem"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+from typing import Any
 
 from shunter.plugins.errors import UserError
 
@@ -24,6 +27,11 @@ def require_ray() -> None:
     missing = [name for name in ("ray", "aiohttp", "uvicorn") if not importlib.util.find_spec(name)]
     if missing:
         raise UserError(f"a cluster needs {' and '.join(missing)}: {INSTALL}")
+
+
+def here() -> dict[str, Any]:
+    """What is particular to the node of this process."""
+    return dict(json.loads(os.environ.get(NODE_VARIABLE, "{}")))
 
 
 def machine_actor(node_id: str) -> str:
