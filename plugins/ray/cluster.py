@@ -94,7 +94,7 @@ def up(
 
     Raises UserError, and has ended what it started.
     """
-    require_ray()
+    require_ray(*(["boto3"] if settings.machines.provider == "aws" else []))
     make_folder(folder)
     os.environ.update(environment(folder))  # Ray reads it when it is imported, and never again
     given = told(settings, base, is_local=is_local)

@@ -192,11 +192,12 @@ def join(
     head: str,
     key: Path | None,
     store: Path,
+    name: str | None,
     ports: tuple[int, int],
     folder: Path | None,
 ) -> None:
     """``shunter serve --cluster``. Raises UserError."""
-    allowed = {"cluster_head", "cluster_key", "store", "port", "grpc", "folder"}
+    allowed = {"cluster_head", "cluster_key", "cluster_name", "store", "port", "grpc", "folder"}
     if others := given(ctx) - allowed:
         raise UserError(f"--{min(others)}: what a cluster serves is said by its cluster.toml")
     host, _, port = head.rpartition(":")
@@ -214,7 +215,8 @@ def join(
         described["ports"] = list(ports)
     if "store" in given(ctx):
         described["store"] = str(store.resolve())
-    running.join(NodeSpec(str(place), socket.gethostname(), head, described=described))
+    name = name or socket.gethostname()
+    running.join(NodeSpec(str(place), name, head, described=described))
 
 
 def _show(found: dict[str, Any]) -> None:
