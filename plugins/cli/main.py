@@ -24,6 +24,7 @@ from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
 from shunter.plugins.errors import UserError
+from shunter.plugins.ray.commands import cluster
 
 LOOK_S = 0.5
 
@@ -156,6 +157,7 @@ app.command()(plan)
 app.command()(nic)
 app.add_typer(plot, name="plot")
 app.add_typer(adopt, name="adopt")
+app.add_typer(cluster, name="cluster")
 
 
 @app.command()
