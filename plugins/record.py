@@ -59,8 +59,8 @@ def read(folder: Path) -> Record | None:
         version, pid = told.pop("version", VERSION), told["pid"]
         if version > VERSION and started(pid) == told["started"]:
             raise HostError(
-                f"{folder / NAME} is of version {version}, this Shunter knows {VERSION}: a newer one "
-                f"has started the server, process {pid}; use that one, or end the process first"
+                f"{folder / NAME} is of version {version}, this Shunter knows {VERSION}: a newer "
+                f"one has started the server, process {pid}; use that one, or end the process first"
             )
         models = tuple(RecordedModel(**each) for each in told.pop("models"))
         record = Record(**told, models=models)
