@@ -94,6 +94,7 @@ FOLDERS = {
     },
     "plugins/ray/records": {"plugins"},
     "plugins/ray/gateway": {"plugins/ray/records"},
+    "plugins/ray/providers": {"plugins"},
     "plugins/ray": {
         "plugins",
         "plugins/hosts",
@@ -123,6 +124,7 @@ FOLDERS = {
 """Folder -> other folders of its own room that it may import. Only plugins/hosts knows servers."""
 
 OF_A_SERVER = {
+    "boto3": ("plugins/ray/providers",),
     "ray": ("plugins/ray",),
     "ts": ("handlers/torchserve", "plugins/torchserve", "model_store"),
     "tritonclient": ("nic_frontend/tritonlike", "plugins/triton"),
