@@ -756,7 +756,7 @@ class SlowStory(Story):
         return (self.now // (5 * SECOND)) % 2 if self.random.random() < 0.95 else 0
 
     def _cap(self):
-        return super()._cap() + 5
+        return min(super()._cap() + 5, self.entries)
 
     def passes(self):
         self.now += 1
