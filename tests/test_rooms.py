@@ -92,6 +92,15 @@ FOLDERS = {
         "plugins/profiling",
         "plugins/triton",
     },
+    "plugins/ray/records": {"plugins"},
+    "plugins/ray/gateway": {"plugins/ray/records"},
+    "plugins/ray/providers": {"plugins"},
+    "plugins/ray": {
+        "plugins",
+        "plugins/hosts",
+        "plugins/ray/gateway",
+        "plugins/ray/records",
+    },
     "plugins/hosts": {
         "plugins",
         "plugins/torchserve",
@@ -108,12 +117,15 @@ FOLDERS = {
         "plugins/doctor",
         "plugins/hosts",
         "plugins/profiling",
+        "plugins/ray",
         "plugins/view",
     },
 }
 """Folder -> other folders of its own room that it may import. Only plugins/hosts knows servers."""
 
 OF_A_SERVER = {
+    "boto3": ("plugins/ray/providers",),
+    "ray": ("plugins/ray",),
     "ts": ("handlers/torchserve", "plugins/torchserve", "model_store"),
     "tritonclient": ("nic_frontend/tritonlike", "plugins/triton"),
 }
@@ -181,6 +193,10 @@ PURE_FILES = (
     "nic_frontend/server/model_policy.py",
     "plugins/doctor/checks.py",
     "plugins/doctor/records.py",
+    "plugins/ray/records/directory.py",
+    "plugins/ray/gateway/dispatch.py",
+    "plugins/ray/gateway/forwarding.py",
+    "plugins/ray/records/loads.py",
     "plugins/triton/existing/statistics.py",
     "plugins/triton/layout.py",
 )

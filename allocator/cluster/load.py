@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shunter.allocator.placement.slowdown import slowdown
 
@@ -83,58 +83,73 @@ class Machine:
     """It gets nothing more."""
 
 
-@dataclass
 class Live:
     """A machine with what was sent there since it published."""
 
-    machine: Machine
-    sent: dict[tuple[str, bool], float] = field(default_factory=dict)
-    """Seconds of work by slice and whether it is strict."""
+    def __init__(self, machine: Machine) -> None:
+        """Nothing was sent yet."""
+        self.machine = machine
+        slices = machine.slices
+        # Models run equally fast on slices of a group.
+        self._groups = list(dict.fromkeys((at.rdf, at.fbr) for at in slices))
+        self._group = [self._groups.index((at.rdf, at.fbr)) for at in slices]
+        self._left = [max(LEAST_LEFT, 1.0 - at.strict_share) for at in slices]
+        self._work = {
+            True: [at.strict_s for at in slices],
+            False: [at.best_effort_s for at in slices],
+        }
+        self._waits: dict[bool, list[float]] = {}
 
-    def waiting(self, at: SliceLoad, *, strict: bool) -> float:
-        """Seconds until a slice has no more work that goes first: strict goes before all."""
-        ahead = at.strict_s + self.sent.get((at.name, True), 0.0)
-        best_effort = at.best_effort_s + self.sent.get((at.name, False), 0.0)
+    def waits(self, *, strict: bool) -> list[float]:
+        """Seconds until each slice has no more work that goes first: strict goes before all."""
+        if strict not in self._waits:
+            places = zip(*self._work.values(), self._left, self.machine.slices, strict=True)
+            self._waits[strict] = [
+                ahead + (at.gives_way_s if behind > 0 else 0.0)
+                if strict
+                else (ahead + behind) / left
+                for ahead, behind, left, at in places
+            ]
+        return self._waits[strict]
+
+    def ends(self, model: ModelState, *, strict: bool) -> list[float]:
+        """Seconds until each slice would answer a request of that model."""
+        runs, swap = self._runs(model), model.swap_s
+        waits = self.waits(strict=strict)
         if strict:
-            return ahead + at.gives_way_s if best_effort > 0 else ahead
-        return (ahead + best_effort) / _left(at)
+            return [wait + swap + runs[at] for wait, at in zip(waits, self._group, strict=True)]
+        each = zip(waits, self._group, self._left, strict=True)
+        return [wait + swap + runs[at] / left for wait, at, left in each]
 
-    def predicted(self, model: ModelState, at: SliceLoad, *, strict: bool) -> float:
-        """Seconds until a request of that model would be answered by that slice."""
-        runs = self._runs(model, at) / (1.0 if strict else _left(at))
-        return self.waiting(at, strict=strict) + model.swap_s + runs
+    def _runs(self, model: ModelState) -> list[float]:
+        alone = model.fit.seconds(model.batch)
+        return [slowdown(rdf, (model.fbr, fbr)) * alone for rdf, fbr in self._groups]
 
-    @staticmethod
-    def _runs(model: ModelState, at: SliceLoad) -> float:
-        return slowdown(at.rdf, (model.fbr, at.fbr)) * model.fit.seconds(model.batch)
-
-    def soonest(self, model: ModelState, *, strict: bool) -> tuple[float, SliceLoad]:
-        """The slice that would answer first, and when."""
-        return min(
-            ((self.predicted(model, at, strict=strict), at) for at in self.machine.slices),
-            key=lambda found: found[0],
-            default=(math.inf, SliceLoad()),
-        )
+    def soonest(self, model: ModelState, *, strict: bool) -> tuple[float, int]:
+        """When the slice would answer that answers first, and which one; -1 where there is none."""
+        ends = self.ends(model, strict=strict)
+        if not ends:
+            return math.inf, -1
+        first = min(ends)
+        return first, ends.index(first)
 
     def before_best_effort(self, model: ModelState) -> float:
         """Seconds until best effort of that model would begin on one of the slices."""
-        waits = (self.waiting(at, strict=False) for at in self.machine.slices)
-        return model.swap_s + min(waits, default=math.inf)
+        return model.swap_s + min(self.waits(strict=False), default=math.inf)
 
-    def smallest(self, model: ModelState, room_s: float) -> SliceLoad | None:
-        """The smallest slice where best effort of that model would begin within ``room_s``."""
+    def smallest(self, model: ModelState, room_s: float) -> int:
+        """The smallest slice where best effort would begin within ``room_s``; -1 if none."""
         fitting = (
-            at
-            for at in self.machine.slices
-            if model.swap_s + self.waiting(at, strict=False) <= room_s
+            (at.compute, at.name, place)
+            for place, (at, wait) in enumerate(
+                zip(self.machine.slices, self.waits(strict=False), strict=True)
+            )
+            if model.swap_s + wait <= room_s
         )
-        return min(fitting, key=lambda at: (at.compute, at.name), default=None)
+        return min(fitting, default=(0.0, "", -1))[2]
 
-    def send(self, model: ModelState, at: SliceLoad, *, strict: bool) -> None:
+    def send(self, model: ModelState, at: int, *, strict: bool) -> None:
         """Count one more request of that model on that slice."""
-        work = self._runs(model, at) / max(1.0, model.batch)
-        self.sent[at.name, strict] = self.sent.get((at.name, strict), 0.0) + work
-
-
-def _left(at: SliceLoad) -> float:
-    return max(LEAST_LEFT, 1.0 - at.strict_share)
+        work = self._runs(model)[self._group[at]] / max(1.0, model.batch)
+        self._work[strict][at] += work
+        self._waits.clear()

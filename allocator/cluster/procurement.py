@@ -12,6 +12,7 @@ work mean that it can go. What all this costs is the caller's to add up.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -111,11 +112,25 @@ class Supply:
     """Not to be asked for before that."""
 
     def after(self, now: float, rules: Rules, *, failed: int, came_at: float) -> Supply:
-        """With what failed since, and when the last of that kind became live."""
+        """With what failed since, and when the last one of that kind was granted or began."""
+        failures = 0 if came_at > self.failed_at else self.failures
         if failed > 0:
-            wait = min(rules.retry_most_s, rules.retry_s * 2 ** min(self.failures, 30))
-            return Supply(self.failures + 1, now, now + wait)
-        return replace(self, failures=0) if came_at > self.failed_at else self
+            wait = min(rules.retry_most_s, rules.retry_s * 2 ** min(failures, 30))
+            return Supply(failures + 1, now, now + wait)
+        return replace(self, failures=failures)
+
+
+@dataclass
+class _View:
+    """The machines, by what may be done with them."""
+
+    steady: list[Owned] = field(default_factory=list)
+    """Serving or to serve, and nobody said that they will be taken."""
+    serving: list[Owned] = field(default_factory=list)
+    given_up: list[Owned] = field(default_factory=list)
+    idle: list[Owned] = field(default_factory=list)
+    came: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, -math.inf))
+    """When the last of each kind was granted or began to serve."""
 
 
 @dataclass(frozen=True)
@@ -136,39 +151,38 @@ class Procurement:
 
         Times must not go back.
         """
-        given_up = [each for each in owned if self._is_given_up(each, now)]
-        after = self._after(now, owned, given_up, failed or {})
-        steady = [
-            each
-            for each in owned
-            if each.phase != Phase.DRAINING and each.ends_at is None and each not in given_up
-        ]
+        view = self._view(now, owned)
+        after = self._after(now, view, failed or {})
         return after, [
-            *after._acquired(now, steady, wanted),
-            *after._drained(now, owned, wanted),
-            *after._released(owned, given_up),
+            *after._acquired(now, view.steady, wanted),
+            *after._drained(now, view.serving, wanted),
+            *after._released(view),
         ]
 
-    def _is_given_up(self, each: Owned, now: float) -> bool:
-        late = now - each.since > self.rules.patience_s
-        return each.phase == Phase.STARTING and (late or each.ends_at is not None)
-
-    def _after(
-        self,
-        now: float,
-        owned: Iterable[Owned],
-        given_up: Iterable[Owned],
-        failed: Mapping[Kind, int],
-    ) -> Procurement:
-        came = dict.fromkeys(Kind, -math.inf)
+    def _view(self, now: float, owned: Iterable[Owned]) -> _View:
+        view = _View()
         for each in owned:
+            if each.phase == Phase.DRAINING:
+                if each.work <= 0:
+                    view.idle.append(each)
+                continue
+            view.came[each.kind] = max(view.came[each.kind], each.since)
             if each.phase == Phase.LIVE:
-                came[each.kind] = max(came[each.kind], each.since)
-        lost = {kind: failed.get(kind, 0) for kind in Kind}
-        for each in given_up:
-            lost[each.kind] += 1
+                view.serving.append(each)
+            elif each.ends_at is not None or now - each.since > self.rules.patience_s:
+                view.given_up.append(each)
+                continue
+            if each.ends_at is None:
+                view.steady.append(each)
+        return view
+
+    def _after(self, now: float, view: _View, failed: Mapping[Kind, int]) -> Procurement:
+        lost = Counter(each.kind for each in view.given_up)
+        lost.update(failed)
         supply = {
-            kind: self.supply[kind].after(now, self.rules, failed=lost[kind], came_at=came[kind])
+            kind: self.supply[kind].after(
+                now, self.rules, failed=lost[kind], came_at=view.came[kind]
+            )
             for kind in Kind
         }
         return replace(self, supply=supply)
@@ -177,66 +191,53 @@ class Procurement:
         return self.rules.allows(kind) and now >= self.supply[kind].again_at
 
     def _acquired(self, now: float, steady: Sequence[Owned], wanted: int) -> Iterable[Acquire]:
-        missing = wanted - len(steady)
-        if missing > 0:
-            yield from self._missing(now, steady, missing)
-        elif missing == 0 and all(each.phase == Phase.LIVE for each in steady):
-            yield from self._exchanged(now, steady, wanted)
-
-    def _missing(self, now: float, steady: Sequence[Owned], missing: int) -> Iterable[Acquire]:
-        safe = sum(each.kind == Kind.ON_DEMAND for each in steady)
-        base = min(missing, max(0, self._least() - safe))
+        asked = Counter[Kind]()
         order = [kind for kind in Kind if self._can_have(kind, now)]
-        if base and Kind.ON_DEMAND in order:
-            yield Acquire(Kind.ON_DEMAND, base)
-            missing -= base
-        if missing and order:
-            yield Acquire(order[0], missing)
+        safe = [each for each in steady if each.kind == Kind.ON_DEMAND]
+        base = max(0, min(wanted, self._least()) - len(safe))
+        missing = max(0, wanted - len(steady))
+        if Kind.ON_DEMAND in order:
+            asked[Kind.ON_DEMAND] = base
+            missing -= min(base, missing)
+        if order:
+            asked[order[0]] += missing
+        if Kind.SPOT in order:
+            asked[Kind.SPOT] += self._exchanged(safe, len(steady) - wanted, wanted)
+        return (Acquire(kind, count) for kind, count in asked.items() if count > 0)
 
-    def _exchanged(self, now: float, steady: Sequence[Owned], wanted: int) -> Iterable[Acquire]:
-        """Machines of one kind for as many of the other, which go when these have come."""
-        safe = sum(each.kind == Kind.ON_DEMAND for each in steady)
-        dear, base = safe - self._least(), min(wanted, self._least()) - safe
-        if base > 0 and self._can_have(Kind.ON_DEMAND, now):
-            yield Acquire(Kind.ON_DEMAND, base)
-        if dear > 0 and self._can_have(Kind.SPOT, now):
-            yield Acquire(Kind.SPOT, min(dear, max(1, int(self.rules.return_share * wanted))))
+    def _exchanged(self, safe: Iterable[Owned], surplus: int, wanted: int) -> int:
+        """How many to ask for in exchange for on-demand machines, which go when these have come."""
+        dear = sum(each.phase == Phase.LIVE for each in safe) - self._least()
+        at_once = max(1, int(self.rules.return_share * wanted)) - max(0, surplus)
+        return max(0, min(dear, at_once))
 
     def _least(self) -> int:
         return self.rules.on_demand_least if self.rules.allows(Kind.ON_DEMAND) else 0
 
-    def _drained(self, now: float, owned: Iterable[Owned], wanted: int) -> Iterable[Drain]:
-        serving = [each for each in owned if each.phase == Phase.LIVE]
-        surplus, dear = len(serving) - wanted, self._spared(serving)
-        for each in sorted(serving, key=lambda each: _drained_first(each, each.name in dear)):
-            if each.ends_at is not None and now >= each.ends_at - self.rules.drain_s:
-                yield Drain(each.name, "its end is near")
-            elif surplus <= 0:
-                continue
-            elif each.ends_at is not None:
-                yield Drain(each.name, "its end was announced, and it is replaced")
-            else:
-                yield Drain(each.name, "not needed")
+    def _drained(self, now: float, serving: Sequence[Owned], wanted: int) -> Iterable[Drain]:
+        surplus = len(serving) - wanted
+        ending = [(each.ends_at, each.name) for each in serving if each.ends_at is not None]
+        for end, name in sorted(ending):
+            if now >= end - self.rules.drain_s:
+                yield Drain(name, "its end is near")
+            elif surplus > 0:
+                yield Drain(name, "its end was announced, and it is replaced")
             surplus -= 1
+        if surplus > 0:
+            staying = [each for each in serving if each.ends_at is None]
+            yield from (Drain(each.name, "not needed") for each in self._first(staying)[:surplus])
 
-    def _spared(self, serving: Iterable[Owned]) -> set[str]:
-        """On-demand machines beyond those that are to stay."""
-        dear = [each for each in serving if each.kind == Kind.ON_DEMAND]
-        dear.sort(key=lambda each: (each.work, -each.since, each.name))
-        return {each.name for each in dear[: max(0, len(dear) - self._least())]}
+    def _first(self, machines: Sequence[Owned]) -> list[Owned]:
+        """In the order in which they go: the dear ones, spot, and on-demand ones that may stay."""
+        order = sorted(machines, key=lambda each: (each.work, -each.since, each.name))
+        safe = [each for each in order if each.kind == Kind.ON_DEMAND]
+        dear = max(0, len(safe) - self._least())
+        spot = [each for each in order if each.kind == Kind.SPOT]
+        return [*safe[:dear], *spot, *safe[dear:]]
 
-    def _released(self, owned: Iterable[Owned], given_up: Iterable[Owned]) -> Iterable[Release]:
-        for each in given_up:
+    def _released(self, view: _View) -> Iterable[Release]:
+        for each in view.given_up:
             why = "it did not start in time" if each.ends_at is None else "its end was announced"
             yield Release(each.name, why)
-        for each in owned:
-            if each.phase == Phase.DRAINING and each.work <= 0:
-                yield Release(each.name, "it has no work left")
-
-
-def _drained_first(each: Owned, is_dear: bool) -> tuple[object, ...]:
-    if each.ends_at is not None:
-        return 0, each.ends_at, each.name
-    # On-demand machines that are to stay go last, spot ones between them and the dear ones.
-    rank = 1 if is_dear else 2 if each.kind == Kind.SPOT else 3
-    return rank, each.work, -each.since, each.name
+        for each in view.idle:
+            yield Release(each.name, "it has no work left")

@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shunter.allocator.cluster.load import Live, Machine, ModelState, SliceLoad
+from shunter.allocator.cluster.load import Live, Machine, ModelState
 from shunter.allocator.cluster.tournament import Tournament
 
 CHOICES = 2
@@ -111,7 +111,8 @@ class _Pool:
 class _Candidate:
     live: Live
     state: ModelState
-    at: SliceLoad
+    at: int
+    """Which slice."""
     predicted_s: float
 
     @property
@@ -177,7 +178,8 @@ class Router:
         if not found.meets(request):
             return Refusal(_late(request, found), found.predicted_s)
         found.live.send(found.state, found.at, strict=request.is_strict)
-        return Route(found.live.machine.name, found.at.name, found.predicted_s)
+        machine = found.live.machine
+        return Route(machine.name, machine.slices[found.at].name, found.predicted_s)
 
     def _index(self, model: str) -> _Index:
         index = self._indexes.get(model)
@@ -236,10 +238,9 @@ class Router:
             live = index.machines[at]
             state = live.machine.models[index.model]
             where = live.smallest(state, self._room_s)
-            if where is None or live.machine.name in request.tried:
+            if where < 0 or live.machine.name in request.tried:
                 continue
-            predicted = live.predicted(state, where, strict=False)
-            chosen = _Candidate(live, state, where, predicted)
+            chosen = _Candidate(live, state, where, live.ends(state, strict=False)[where])
             break  # where it is late the best of all is looked for
         for at in looked_at:
             index.refresh(index.machines[at])

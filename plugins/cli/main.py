@@ -15,6 +15,7 @@ from shunter.plugins.cli.existing import adopt
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.observe.doctor import doctor, init
+from shunter.plugins.cli.observe.events import events
 from shunter.plugins.cli.observe.explain import explain
 from shunter.plugins.cli.observe.status import status
 from shunter.plugins.cli.observe.trace import trace
@@ -23,6 +24,7 @@ from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
 from shunter.plugins.errors import UserError
+from shunter.plugins.ray.commands import cluster
 
 LOOK_S = 0.5
 
@@ -143,6 +145,7 @@ app.command()(doctor)
 app.command()(init)
 app.command()(pack)
 app.command()(status)
+app.command()(events)
 app.command()(explain)
 app.command()(trace)
 app.command()(devices)
@@ -154,6 +157,7 @@ app.command()(plan)
 app.command()(nic)
 app.add_typer(plot, name="plot")
 app.add_typer(adopt, name="adopt")
+app.add_typer(cluster, name="cluster")
 
 
 @app.command()
