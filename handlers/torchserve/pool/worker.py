@@ -10,15 +10,17 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from shunter.allocator.memory.host import available_bytes
 from shunter.handlers.placement.allocation import start_anew_if_wanted
 from shunter.handlers.placement.placement import Place, PlacementError, read_placement
 from shunter.handlers.pool.handover import LOCK_VARIABLE, SOCKET_VARIABLE
 from shunter.handlers.pool.reception import Reception
 
 THREADS, PROCESSES = "SHUNTER_POOL_THREADS", "SHUNTER_POOL_WORKERS"
+HOT_MB = "SHUNTER_POOL_HOT_MB"
 _OF_A_SEAT = (
     *("SHUNTER_CORES", "SHUNTER_THREADS", "SHUNTER_SCHED", "SHUNTER_IDLE_CGROUP"),
     *("SHUNTER_SHARE_WITH", "SHUNTER_GENTLE", "SHUNTER_PREEMPTIBLE", "SHUNTER_SLOT"),
@@ -43,14 +45,22 @@ def be_nobodys(environ: MutableMapping[str, str], path: list[str]) -> None:
     os.chdir(environ["SHUNTER_RUNTIME"])
 
 
-def threads_of(environ: MutableMapping[str, str]) -> int:
+def said_of(name: str, environ: Mapping[str, str]) -> int:
+    """What the server says; 0: nothing."""
+    said = environ.get(name, "")
+    return int(said) if said.isdecimal() else 0
+
+
+def threads_of(environ: Mapping[str, str]) -> int:
     """Of an operator: what the server says, or this process's share of the CPUs."""
-    said = environ.get(THREADS, "")
-    processes = environ.get(PROCESSES, "")
-    count = max(1, int(processes)) if processes.isdecimal() else 1
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
-    return max(1, len(os.sched_getaffinity(0)) // count)
+    share = len(os.sched_getaffinity(0)) // max(1, said_of(PROCESSES, environ))
+    return said_of(THREADS, environ) or max(1, share)
+
+
+def hot_bytes(environ: Mapping[str, str]) -> int:
+    """Hot memory: what the server says, or a half of what is free, for all such processes."""
+    share = int(available_bytes() / 2) // max(1, said_of(PROCESSES, environ))
+    return said_of(HOT_MB, environ) * 1_000_000 or share
 
 
 def main() -> int:
@@ -77,7 +87,7 @@ def main() -> int:
     gc.freeze()
     gc.enable()
     place.settle()
-    return process.run(reception, threads, environ)
+    return process.run(reception, threads, hot_bytes(environ), environ)
 
 
 if __name__ == "__main__":

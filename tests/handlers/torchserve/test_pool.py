@@ -13,7 +13,7 @@ from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 from shunter.handlers.pool import seat
 from shunter.handlers.pool.handover import UNBEGUN
 from shunter.handlers.sample import Sample
-from shunter.handlers.torchserve.pool import process, worker
+from shunter.handlers.torchserve.pool import worker
 from shunter.handlers.torchserve.pool.pooled import is_resident
 from shunter.nic_frontend import build
 from shunter.plugins.host import WorkerFailed
@@ -335,7 +335,7 @@ def test_the_archive_says_whether_its_weights_stay(tmp_path, config, resident):
 
 
 def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(process, "available_bytes", lambda: 8e9)
-    assert process.hot_bytes({}) == 4e9
-    assert process.hot_bytes({"SHUNTER_POOL_WORKERS": "2"}) == 2e9
-    assert process.hot_bytes({"SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL_HOT_MB": "3"}) == 3e6
+    monkeypatch.setattr(worker, "available_bytes", lambda: 8e9)
+    assert worker.hot_bytes({}) == 4e9
+    assert worker.hot_bytes({"SHUNTER_POOL_WORKERS": "2"}) == 2e9
+    assert worker.hot_bytes({"SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL_HOT_MB": "3"}) == 3e6

@@ -196,7 +196,6 @@ public final class ServedModel implements WorkerModel {
         final Boolean said =
                 group.preemptible() == null ? settings.preemptible() : group.preemptible();
         return WorkerLaunch.isOurs(host, model)
-                && !isPooled()
                 && (said == null
                         ? group.classes().equals(EnumSet.of(RequestClass.BEST_EFFORT))
                         : said);

@@ -61,9 +61,6 @@ public record PoolSettings(boolean all, int workers, int hotMb, int threads) {
             if (Boolean.TRUE.equals(map.get("auto"))) {
                 throw cannot("auto: true");
             }
-            if (map.containsKey("preemptible") && !Boolean.FALSE.equals(map.get("preemptible"))) {
-                throw cannot("preemptible");
-            }
         }
         return SHARED.equals(value);
     }

@@ -56,10 +56,22 @@ final class PoolSettingsTest {
         for (final Map<String, Object> section :
                 List.<Map<String, Object>>of(
                         Map.of("pool", true),
-                        Map.of("pool", "shared", "device", "0"),
-                        Map.of("pool", "shared", "preemptible", true))) {
+                        Map.of("pool", "shared", "device", "0"))) {
             assertThrows(BadRequestException.class, () -> ModelSettings.of(section));
         }
-        assertTrue(ModelSettings.of(Map.of("pool", "shared", "preemptible", false)).pool());
+    }
+
+    @Test
+    void aModelThatSharesStandsStillAsOthersDo() {
+        for (final boolean yields : new boolean[] {true, false}) {
+            final Map<String, Object> said = Map.of("pool", "shared", "preemptible", yields);
+            assertEquals(yields, ModelSettings.of(said).inPool(TWO, 8).preemptible());
+        }
+        final Map<String, Object> cut =
+                Map.of("pool", "shared", "preemptible", Map.of("segment_ms", 2));
+        assertTrue(ModelSettings.of(cut).inPool(TWO, 8).preemptible());
+        final Map<String, Object> bestEffort = Map.of("pool", "shared", "class", "best_effort");
+        assertTrue(ModelSettings.of(bestEffort).inPool(TWO, 8).preemptible());
+        assertNull(ModelSettings.of(Map.of("pool", "shared")).inPool(TWO, 8).preemptible());
     }
 }
