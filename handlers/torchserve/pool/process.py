@@ -191,13 +191,13 @@ class PoolProcess:
         if status is not None:
             self._speaker.flush()
             worker.seat.end(status)
+        worker.close()
 
     def _tidy(self) -> None:
         """What they had is free again."""
         if not self._leaving:
             return
         for worker in self._leaving:
-            worker.close()
             self._titles.pop(worker.name, None)
             if worker.is_loaded:
                 self._models.unregister(worker.name)

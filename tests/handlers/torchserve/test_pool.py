@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 
+from shunter.batching.page.control_page import ControlPage
 from shunter.handlers.pool import seat
 from shunter.handlers.pool.handover import UNBEGUN
 from shunter.handlers.sample import Sample
@@ -42,6 +44,15 @@ class Handler:
             raise ValueError("as asked")
         if asked == "exit":
             sys.exit(3)
+        if asked == "kill":
+            os.kill(os.getpid(), 9)
+        if asked.startswith("until "):
+            gate, x = asked.split()[1], torch.linspace(-1, 1, 256)
+            open(gate + ".reached", "w").close()
+            with torch.inference_mode():
+                while not os.path.exists(gate):
+                    time.sleep(0.001)
+                    self.model(x)
         if asked.startswith("/"):
             open(asked, "w").close()
             time.sleep(600)
@@ -257,6 +268,64 @@ def test_who_takes_no_seat_any_more_is_ended_and_its_seats_know_whose_batch_ran(
     assert (alone.a.status(), alone.b.status()) == (1, UNBEGUN)
     assert facts(c.ask())[1] != alone.process.pid
     assert ended(alone.process)
+
+
+@pytest.fixture
+def passed(alone):
+    """Models a and b, and one whose batches stand still for theirs."""
+    now_ns = time.monotonic_ns()
+    path = alone.runtime / "control"
+    with ControlPage.create(path, owner_pid=os.getpid(), created_unix_ns=1, now_ns=now_ns):
+        alone.low = alone.start(
+            "low", 5, SHUNTER_PREEMPTIBLE="1", SHUNTER_CLASS="best_effort", SHUNTER_SLOT="1"
+        )
+        alone.gate = alone.folder / "gate"
+        yield alone
+
+
+@pytest.fixture
+def standing(passed):
+    """Its batch, which goes on until the gate is open."""
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(passed.low.ask, f"until {passed.gate}")
+        try:
+            wait_until("the batch runs", Path(f"{passed.gate}.reached").exists)
+            yield batch
+        finally:
+            passed.gate.touch()
+
+
+def test_strict_batches_run_in_the_midst_of_one_that_stands_still(passed, standing):
+    before = facts(passed.b.ask())
+    for _ in range(3):
+        assert facts(passed.a.ask())[1:] == [passed.process.pid, True, "a"]
+        with pytest.raises(WorkerFailed, match="answered 503"):
+            passed.a.ask("fail")
+        assert facts(passed.b.ask()) == before
+    assert not standing.done()
+    passed.gate.touch()
+    answer = facts(standing.result(PATIENCE_S))
+    assert answer == facts(passed.low.ask()) and answer[1:] == [passed.process.pid, True, "low"]
+
+
+def test_seats_come_and_go_while_a_batch_stands_still(passed, standing):
+    passed.a.close()
+    with pytest.raises(WorkerFailed):
+        passed.b.ask("exit")
+    assert passed.b.status() == 3 and not standing.done()
+    with ThreadPoolExecutor(1) as pool:
+        comes = pool.submit(passed.start, "c", 3)
+        wait_until("its seat", lambda: len(passed.workers) == 4 and passed.workers[-1]._process)
+        passed.gate.touch()
+        assert facts(comes.result(PATIENCE_S).ask())[3] == "c"
+    assert facts(standing.result(PATIENCE_S))[3] == "low"
+
+
+def test_what_stood_still_had_begun_when_the_process_goes(passed, standing):
+    passed.a.send("kill")
+    assert (passed.a.status(), passed.low.status(), passed.b.status()) == (1, 1, UNBEGUN)
+    with pytest.raises(WorkerFailed):
+        standing.result(PATIENCE_S)
 
 
 def test_the_process_goes_with_its_last_seat(alone):
