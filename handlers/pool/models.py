@@ -21,7 +21,7 @@ from shunter.allocator.memory.devices import Device, Devices, DoesNotFit, Model
 from shunter.allocator.memory.scheduling import ModelScheduler, Rules, Run, Swap, Waiting
 from shunter.handlers.pool.order import ServedOrder
 from shunter.handlers.pool.process_state import ProcessState
-from shunter.handlers.pool.sharable import LoadedApart, load_apart, seen_changes
+from shunter.handlers.pool.sharable import LoadedApart, NotSharable, load_apart, seen_changes
 from shunter.handlers.pool.space import ModelSpace, World
 from shunter.handlers.weights.hot import HotModel
 from shunter.handlers.weights.hot_memory import CHUNK, HotMemory, NoRoom, chunks_of
@@ -44,10 +44,6 @@ class Counts:
     swap_s: float = 0.0
     """That weights took to come."""
     evictions: int = 0
-
-
-class NotSharable(Exception):
-    """A model needs a process of its own; the message says why."""
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 from shunter.plugins.host import HostError
 
 SHARED, DEDICATED = "shared", "dedicated"
-_ELSEWHERE = ("cores", "device", "groups", "preemptible")
+_ELSEWHERE = ("cores", "device", "groups")
 """Keys of a section that say where its workers run, and how."""
 
 

@@ -21,9 +21,10 @@ from shunter.handlers.placement.placement import (
     THREADS_VARIABLE,
 )
 from shunter.handlers.pool.handover import Handover
-from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.pool.models import PooledModels
 from shunter.handlers.pool.process_state import ProcessState
 from shunter.handlers.pool.reception import Seat
+from shunter.handlers.pool.sharable import NotSharable
 from shunter.handlers.preemption.gate import Passers
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.pooled_link import PooledLink

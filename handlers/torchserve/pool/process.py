@@ -19,10 +19,11 @@ from ts.service import Service
 
 from shunter.allocator.memory.scheduling import Waiting
 from shunter.handlers.placement import allocation, gentle
-from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.pool.models import PooledModels
 from shunter.handlers.pool.reception import Reception, Seat
 from shunter.handlers.pool.report import Report
 from shunter.handlers.pool.seat import POOL, RUNTIME
+from shunter.handlers.pool.sharable import NotSharable
 from shunter.handlers.pool.thread_state import set_aside
 from shunter.handlers.torchserve.connection import DIED
 from shunter.handlers.torchserve.inbox import Disconnected
