@@ -20,6 +20,7 @@ from torch import nn
 from shunter.allocator.memory.devices import Device, Devices, DoesNotFit, Model
 from shunter.allocator.memory.scheduling import ModelScheduler, Rules, Run, Swap, Waiting
 from shunter.handlers.pool.order import ServedOrder
+from shunter.handlers.pool.own_threads import OwnThreads
 from shunter.handlers.pool.process_state import ProcessState
 from shunter.handlers.pool.sharable import LoadedApart, NotSharable, load_apart, seen_changes
 from shunter.handlers.pool.space import ModelSpace, World
@@ -69,6 +70,7 @@ class PooledModels(Generic[Service]):
         self._coming: dict[str, tuple[Swap, Future[float] | None]] = {}
         """Swaps that are on their way; None: one that could not begin."""
         self.counts = Counts()
+        self.threads = OwnThreads()
         self._begun: list[Run] = []
         """The batch that is next, as the scheduler knows it."""
         self._order = ServedOrder(self._scheduler.rules.ageing_s)
@@ -147,6 +149,7 @@ class PooledModels(Generic[Service]):
         """Forget a model between two batches; the host has its memory back then."""
         pooled = self._models.pop(name)
         self._order.forget(name)
+        self.threads.found.pop(name, None)
         self._world.switch(None)
         if pooled.hot is not None:
             pooled.hot.drop()
@@ -192,12 +195,12 @@ class PooledModels(Generic[Service]):
         pooled = self._models[name]
         self._order.serve(name)
         if pooled.hot is None:
-            with pooled.space.staying():
+            with pooled.space.staying(), self.threads.watched(name):
                 return batch(pooled.service)
         runs, self._begun = self._begun or self._act([Waiting(name, time.monotonic())]), []
         try:
             self._settle(pooled.hot)
-            with pooled.space.staying():
+            with pooled.space.staying(), self.threads.watched(name):
                 return batch(pooled.service)
         finally:
             for each in runs:
@@ -213,9 +216,9 @@ class PooledModels(Generic[Service]):
         name = self._order.first(waiting, now).name
         pooled = self._models[name]
         self._order.serve(name)
-        with self._world.standing_still():
+        with self.threads.aside(), self._world.standing_still():
             self._come_inside(name, now)
-            with pooled.space.staying():
+            with pooled.space.staying(), self.threads.watched(name):
                 return batch(name, pooled.service)
 
     def _come_inside(self, name: str, now: float) -> None:

@@ -97,6 +97,7 @@ class PooledWorker:
         self.connection: Connection | None = None
         self.link: PooledLink | None = None
         """To a front end, once it has loaded."""
+        self._kind: Kind = "", ""
         self._state = state_of(seat.has, usual)
         self._worker: Worker | None = None
         self._door: socket.socket | None = None
@@ -159,8 +160,9 @@ class PooledWorker:
         connection.receiver.command()
         message = connection.receiver.load_message()
         folder, handler = (os.fsdecode(bytes(message[key])) for key in ("modelPath", "handler"))
+        self._kind = folder, handler
         try:
-            if why := alone.get((folder, handler)):
+            if why := alone.get(self._kind):
                 raise NotSharable(why)
             called = os.fsdecode(bytes(message["modelName"]))
             version = os.fsdecode(self.seat.has.environment.get(b"SHUNTER_MODEL_VERSION", b""))
@@ -179,12 +181,18 @@ class PooledWorker:
             models.run(self.name, connection.ready)
             self.link = PooledLink(connection.link) if connection.link else None
         except NotSharable as error:
-            alone[folder, handler] = str(error)
+            alone[self._kind] = str(error)
             raise
         except Exception as error:
             self.was_refused = True
             connection.refuse(error)
             raise
+
+    def be_alone_next(self, alone: MutableMapping[Kind, str], why: str) -> None:
+        """What forbids to share a process was seen too late for this one: the next one knows."""
+        if self._kind not in alone:
+            logging.warning("The next worker of the model has a process of its own: %s", why)
+            alone[self._kind] = why
 
     def be_alone(self) -> None:
         """Its process goes on where this one stops: its server has asked for a model."""

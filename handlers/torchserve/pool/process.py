@@ -226,6 +226,8 @@ class PoolProcess:
 
     def _ran(self, worker: PooledWorker) -> None:
         """Its batch has ended; another one may be there already."""
+        if threads := self._models.threads.found.pop(worker.name, ""):
+            worker.be_alone_next(self._alone, f"it has threads of its own: {threads}")
         self._links.ran(worker)
         if worker.has_more and worker.seat in self._workers:
             self._hear(worker)

@@ -12,6 +12,7 @@ import pytest
 from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 
 from shunter.batching.page.control_page import ControlPage
+from shunter.handlers.placement.placement import PlacementError
 from shunter.handlers.pool import seat
 from shunter.handlers.pool.handover import UNBEGUN
 from shunter.handlers.sample import Sample
@@ -44,6 +45,9 @@ class Handler:
             raise ValueError("as asked")
         if asked == "exit":
             sys.exit(3)
+        if asked == "thread" and not hasattr(self, "own"):
+            self.own = threading.Thread(target=time.sleep, args=(600,), daemon=True, name="late")
+            self.own.start()
         if asked == "kill":
             os.kill(os.getpid(), 9)
         if asked.startswith("until "):
@@ -210,6 +214,18 @@ def test_one_that_cannot_be_shared_has_a_process_of_its_own(site, unharmed):
     assert not own.is_a_seat()
     assert "it has threads of its own" in (own._folder / "log").read_text()
     again = site.start("own", 5)
+    assert facts(again.ask())[1] == again.pid
+
+
+def test_one_that_begins_threads_later_has_a_process_of_its_own_the_next_time(site, unharmed):
+    late = site.start("late", 5)
+    for _ in range(2):
+        assert facts(late.ask("thread"))[1] == site_pid(site)
+    late.close()
+    told = (late._folder / "log").read_text()
+    assert told.count("The next worker of the model has a process of its own") == 1
+    assert "it has threads of its own: late" in told
+    again = site.start("late", 5)
     assert facts(again.ask())[1] == again.pid
 
 
@@ -383,6 +399,31 @@ def test_a_process_forgets_the_model_of_the_seat_that_has_started_it(monkeypatch
 def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     assert worker.threads_of(environ) == threads
+
+
+@pytest.mark.parametrize(
+    ("environ", "cores", "threads"),
+    [
+        ({}, "", 8),
+        ({"SHUNTER_POOL_CORES": "auto", "SHUNTER_POOL_WORKERS": "2"}, "auto", 4),
+        ({"SHUNTER_POOL_CORES": "0-3"}, "0-3", 4),
+        ({"SHUNTER_POOL_CORES": "0-4", "SHUNTER_POOL_WORKERS": "2"}, "0-1", 2),
+        (
+            {"SHUNTER_POOL_CORES": "0-4", "SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL": "1"},
+            *("2-4", 3),
+        ),
+        ({"SHUNTER_POOL_CORES": "5", "SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL": "0"}, "5", 1),
+        ({"SHUNTER_POOL_CORES": "0-3", "SHUNTER_POOL_THREADS": "1"}, "0-3", 1),
+    ],
+)
+def test_cores_of_the_pool_are_divided_among_its_processes(environ, cores, threads, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert (worker.cores_of(environ), worker.threads_of(environ)) == (cores, threads)
+
+
+def test_cores_of_the_pool_that_make_no_sense_are_refused():
+    with pytest.raises(PlacementError, match="SHUNTER_POOL_CORES"):
+        worker.cores_of({"SHUNTER_POOL_CORES": "3-1"})
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,10 @@ public final class ServedModel implements WorkerModel {
         final String device = deviceOf(group);
         final GroupConfig placed = placed(group);
         return new WorkerGroup.Place(
-                host.slices().of(placed.cores(), device.isEmpty() ? null : device),
+                host.slices()
+                        .of(
+                                isPooled() ? host.pools().list() : placed.cores(),
+                                device.isEmpty() ? null : device),
                 placed.preemptible());
     }
 
