@@ -33,7 +33,8 @@ def test_strict_requests_are_answered_in_the_midst_of_best_effort_in_one_process
 ):
     low = serve(handler="layers", config=pooled(**{"class": "best_effort"}))
     others = [serve(handler="layers", config=pooled()) for _ in range(2)]
-    alone = [model.ask(x=number).json for number, model in enumerate([low, *others])]
+    # By what they are asked, Triton's models do not stay for the next test: they share a process.
+    alone = [model.ask(x=number, sleep_ms=0).json for number, model in enumerate([low, *others])]
     assert len({each["pid"] for each in alone}) == 1
     gate, [held] = low.hold("held", x=0)
     later = low.send("later", x=0)  # there, or in its queue: it is in nobody's way
@@ -55,8 +56,9 @@ def test_a_strict_request_waits_for_best_effort_that_is_not_preemptible(serve, w
         handler="layers", config=pooled(**{"class": "best_effort", "preemptible": False})
     )
     model = serve(handler="layers", config=pooled())
+    low.ask(sleep_ms=0)
     gate, [held] = low.hold("held")
-    waits = model.send("waits", sees=gate.mark["gate"])
+    waits = model.send("waits", sleep_ms=0, sees=gate.mark["gate"])
     wait_until("it is there", lambda: model.state()["in_flight"]["batches"] == 1)
     gate.open()
     assert held.result().status == 200

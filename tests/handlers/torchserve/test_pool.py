@@ -221,8 +221,8 @@ def test_one_that_begins_threads_later_has_a_process_of_its_own_the_next_time(si
     late = site.start("late", 5)
     for _ in range(2):
         assert facts(late.ask("thread"))[1] == site_pid(site)
-    late.close()
     told = (late._folder / "log").read_text()
+    late.close()
     assert told.count("The next worker of the model has a process of its own") == 1
     assert "it has threads of its own: late" in told
     again = site.start("late", 5)
