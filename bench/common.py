@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import guard
+from surroundings import contaminated
 
 BENCH = Path(__file__).resolve().parent
 Row = dict[str, Any]
@@ -49,9 +50,9 @@ def host() -> dict[str, Any]:
 
 def origin(tree: Path = BENCH.parent) -> Row:
     """Of which code and when a result is, and what else the machine was doing."""
-    clean = _git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
+    clean = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
     return {
-        "commit": _git(tree, "rev-parse", "HEAD"),
+        "commit": git(tree, "rev-parse", "HEAD"),
         "dirty": None if clean is None else bool(clean),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": [round(each, 2) for each in os.getloadavg()],
@@ -62,7 +63,7 @@ _RESULTS = (":(exclude)bench/results",)
 """What a benchmark before this one wrote is no change of the code."""
 
 
-def _git(tree: Path, *arguments: str) -> str | None:
+def git(tree: Path, *arguments: str) -> str | None:
     """What git says of a tree; None where there is no git or no repository."""
     command = ["git", "-C", str(tree), *arguments]
     try:
@@ -155,12 +156,15 @@ def write_result(
     name: str, *, quick: bool, rows: list[Row], headline: Row, samples: Any = None
 ) -> Path:
     """Write the result, and the raw samples beside it."""
-    path = result_path(name, quick)
+    around = guard.seen()
+    reasons = contaminated(around, len(os.sched_getaffinity(0)))
+    path = _place(name, quick, bool(reasons))
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "name": name,
         "mode": "quick" if quick else "full",
         "origin": _began or origin(),
+        "surroundings": around | {"contaminated": reasons},
         "host": host(),
         "versions": versions(),
         "rows": rows,
@@ -172,6 +176,19 @@ def write_result(
         raw.write_text(json.dumps(_finite(samples)) + "\n", encoding="utf-8")
     path.with_suffix(".partial.json").unlink(missing_ok=True)
     return path
+
+
+def _place(name: str, quick: bool, is_contaminated: bool) -> Path:
+    """Where it is written: a run beside other work does not take the place of a clean one."""
+    path = result_path(name, quick)
+    if quick or not is_contaminated or not path.exists():
+        return path
+    before = json.loads(path.read_text(encoding="utf-8")).get("surroundings", {})
+    if before.get("contaminated"):
+        return path
+    aside = path.with_suffix(".contaminated.json")
+    print(f"this run was not alone on the machine: it is written to {aside}", file=sys.stderr)
+    return aside
 
 
 def committed_samples(name: str) -> list[Row]:

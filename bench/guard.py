@@ -2,7 +2,8 @@
 
 Ctrl-C, SIGTERM and SIGHUP end it as an exception would: servers are stopped in order. A second one
 of them ends it at once, and so does SIGKILL; what it started is then killed by a watcher: every
-process that inherited the mark of this run.
+process that inherited the mark of this run. While it runs, the watcher looks at what else the
+machine does (:mod:`surroundings`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import surroundings
 
 MARK = "SHUNTER_BENCH_RUN"
 """Environment variable: which run a process belongs to."""
@@ -23,13 +29,23 @@ ORDERLY_S = 60
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+_seen: list[Path] = []
+"""Where the watcher writes what else the machine did."""
+
+
 def install() -> None:
     """From now on nothing that this process starts outlives it. To be called once, at its start."""
     mark = f"{os.getpid()}-{os.urandom(8).hex()}"
+    _seen[:] = [Path(tempfile.gettempdir()) / f"shunter-bench-{mark}.json"]
     _start_watcher(mark)
     os.environ[MARK] = mark
     for number in _ENDS:
         signal.signal(number, _end)
+
+
+def seen() -> dict[str, Any]:
+    """What else the machine did so far: ``surroundings.Surroundings.summary``."""
+    return surroundings.read(_seen[0]) if _seen else {}
 
 
 def _end(number: int, _: FrameType | None) -> None:
@@ -40,7 +56,8 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 def _start_watcher(mark: str) -> None:
-    command = [sys.executable, "-S", str(Path(__file__).resolve()), str(os.getpid()), mark]
+    here = Path(__file__).resolve()
+    command = [sys.executable, "-S", str(here), str(os.getpid()), mark, *map(str, _seen)]
     # A session of its own: what is sent to the benchmark's process group does not reach it.
     watcher = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
@@ -53,12 +70,33 @@ def _start_watcher(mark: str) -> None:
         raise RuntimeError("the watcher of this benchmark did not start")
 
 
-def _watch(pid: int, mark: str) -> None:
+def _watch(pid: int, mark: str, seen: Path) -> None:
     """Wait for the end of the benchmark, then kill until nothing is left that it started."""
     benchmark = os.pidfd_open(pid)
     os.write(1, b"ready\n")
     os.close(1)
-    select.select([benchmark], [], [])
+    try:
+        _look_until_it_ends(benchmark, (pid, os.getpid()), mark, seen)
+    finally:
+        _kill_what_is_left(mark)
+        seen.unlink(missing_ok=True)
+
+
+def _look_until_it_ends(benchmark: int, own: tuple[int, int], mark: str, seen: Path) -> None:
+    """``own``: the benchmark and this process, which have no mark: it is for what they start."""
+
+    def look() -> surroundings.Look:
+        at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return surroundings.look(f"{MARK}={mark}", own, at_s)
+
+    first = look()
+    found = surroundings.Surroundings(first, first)
+    while not select.select([benchmark], [], [], surroundings.PERIOD_S)[0]:
+        found.see(look())
+        surroundings.write(seen, found)
+
+
+def _kill_what_is_left(mark: str) -> None:
     while found := marked(mark):
         for each in found:
             with contextlib.suppress(ProcessLookupError):
@@ -80,4 +118,4 @@ def marked(mark: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), sys.argv[2])
+    _watch(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

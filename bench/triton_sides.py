@@ -1,14 +1,12 @@
-"""The two sides of the Triton benchmarks: our backend, and Triton's Python backend in any setting.
+"""The sides of the Triton benchmarks: our backend, Triton's Python backend in any setting, and no
+backend to speak of.
 
-Both serve the same networks (models/rpc/networks.py) in the same ``tritonserver``.
+All serve the same networks (models/rpc/networks.py) in the same ``tritonserver``.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from rpc import h2load
 from rpc.models import RpcModel, pack_model
 
 from shunter.plugins import hosts
+from shunter.plugins.triton import build
 
 KINDS = ("http binary", "http json", "grpc")
 ANALYZED = ("perf_analyzer http", "perf_analyzer grpc")
@@ -33,7 +32,6 @@ ANALYZED = ("perf_analyzer http", "perf_analyzer grpc")
 LOAD_S = 600.0
 """A model with five torch processes takes long to load."""
 TYPES = {"uint8": "UINT8", "float32": "FP32"}
-_HEADER = 'wrk.headers["{}"] = "{}"\n'
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,10 @@ class Call:
     grpc: h2load.Call | None = None
     analyzed: list[str] | None = None
     """Arguments of perf_analyzer."""
+
+
+LIMIT = Static(64, 1, 0)
+"""Of the backend that answers at once; only the number of instances means anything to it."""
 
 
 class Ours:
@@ -156,6 +158,30 @@ class PythonBackend(triton_rpc.TritonRpc):
             raise self.failure(f"{named.name}: {answer.text}")
 
 
+class FrontEndAlone(PythonBackend):
+    """Triton before a backend that answers at once (models/null_backend): what no backend can pass.
+    Its requests are not batched.
+    """
+
+    name = "limit"
+
+    def __init__(self, model: RpcModel) -> None:
+        super().__init__([model], [LIMIT])
+
+    def _write_repository(self) -> None:
+        super()._write_repository()
+        for config in (self.folder / "models").glob("*/config.pbtxt"):
+            text = config.read_text(encoding="ascii").replace('"python"', '"null"')
+            lines = [line for line in text.splitlines() if "dynamic_batching" not in line]
+            config.write_text("\n".join(lines) + "\n", encoding="ascii")
+
+    def _write_backends(self, server: Path) -> Path:
+        folder = self.folder / "backends"
+        source = Path(__file__).parent / "models/null_backend/null.c"
+        build.link(folder / "null/libtriton_null.so", [source], build.includes())
+        return folder
+
+
 # ---- load
 
 
@@ -213,29 +239,8 @@ def measured(server: Any, model: RpcModel, call: Call, connections: int, seconds
 
 
 def _wrk(url: str, call: Call, connections: int, seconds: float) -> Row:
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
-    with tempfile.TemporaryDirectory() as folder, wrk.script_of(call.body) as lua:
-        script = Path(folder) / "post.lua"
-        text = lua.read_text(encoding="utf-8")
-        kind = "application/json"
-        if call.header_bytes is not None:
-            kind = "application/octet-stream"
-            text += _HEADER.format("Inference-Header-Content-Length", call.header_bytes)
-        script.write_text(text + _HEADER.format("Content-Type", kind), encoding="utf-8")
-        done = subprocess.run(
-            [*command, "--timeout", "10s", "-s", str(script), url],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    match = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", done.stdout)
-    if match is None:
-        raise RuntimeError(f"wrk failed: {done.stdout}{done.stderr}")
-    micros, requests, bad, failed, p50, p99 = map(int, match.groups())
-    return {
-        "rps": round((requests - bad) / (micros / 1e6), 1),
-        "requests": requests,
-        "failed": bad + failed,
-        "p50_us": p50,
-        "p99_us": p99,
-    }
+    headers = {"Content-Type": "application/json"}
+    if call.header_bytes is not None:
+        headers = wrk.BINARY | {"Inference-Header-Content-Length": str(call.header_bytes)}
+    with wrk.script_of(call.body, headers) as lua:
+        return wrk.load(url, lua, connections, seconds)

@@ -5,15 +5,19 @@ tensors as bytes and as JSON, and by h2load with gRPC, all encoded once. Both si
 ``tritonserver``, one thread for torch. The Python backend is measured in every setting of a grid
 (batch, instances, delay of its dynamic batcher) first; for every model, kind of request and number
 of connections the best is measured again in alternating rounds with ours, which has one setting
-(batch 64, one worker) for all. ``cpu_us`` is processor time of the server, its stubs and workers
-per request. ``--perf-analyzer`` adds rows by Triton's own load generator, whose last release on
-PyPI is in tritonclient 2.53 and before; it takes more of the host than wrk and h2load and does
-not count for the claims.
+(batch 64, one worker) for all, and for the model that does nothing with a backend in C that answers
+at once: the limit of every backend. ``cpu_us`` is processor time of the server, its stubs and
+workers per request. ``--perf-analyzer`` adds rows by Triton's own load generator, whose last
+release on PyPI is in tritonclient 2.53 and before; it takes more of the host than wrk and h2load
+and does not count for the claims.
 
     worst_throughput_vs_best_python_backend    the smallest of the median ratios
     geomean_vs_best_python_backend             their geometric mean
     cpu_per_request_vs_python_backend          ratio of ``cpu_us``, geometric mean of the medians
     worst_cpu_per_request_vs_python_backend    the largest
+    geomean_vs_front_end_alone                 of the model that does nothing: ours to the limit
+    limit_geomean_vs_best_python_backend       of that: the limit to the Python backend
+    limit_cpu_vs_python_backend                of that: its processor time to the Python backend's
     failed_requests                            of ours
 
 Examples:
@@ -43,7 +47,18 @@ from rivals import perf_analyzer, triton_rpc, triton_server
 from rivals.environments import Unavailable
 from rpc import h2load
 from rpc.models import RpcModel, empty_models, real_models
-from triton_sides import ANALYZED, KINDS, Ours, PythonBackend, Static, call_of, check, measured
+from triton_sides import (
+    ANALYZED,
+    KINDS,
+    LIMIT,
+    FrontEndAlone,
+    Ours,
+    PythonBackend,
+    Static,
+    call_of,
+    check,
+    measured,
+)
 
 from shunter.plugins.errors import UserError
 
@@ -55,6 +70,12 @@ GRID = [Static(1, n, 0) for n in (1, 2)] + [
 QUICK_GRID = [Static(64, 1, 0), Static(64, 2, 0)]
 BATCH, WORKERS = 64, 1
 """Ours."""
+LIMITS = {
+    "geomean_vs_front_end_alone": "throughput_to_limit",
+    "limit_geomean_vs_best_python_backend": "limit_throughput_ratio",
+    "limit_cpu_vs_python_backend": "limit_cpu_ratio",
+}
+"""Headline key and what it is the mean of."""
 MODELS = {"empty": empty_models()[0]} | {m.name: m for m in real_models() if m.name == "lenet"}
 
 
@@ -74,16 +95,17 @@ class Cell:
 
 @dataclass
 class Found:
-    """Of a cell: the best setting of the Python backend, and rounds of both sides."""
+    """Of a cell: the best setting of the Python backend, and rounds of all sides."""
 
     setting: Static
     ours: list[Row] = field(default_factory=list)
     theirs: list[Row] = field(default_factory=list)
+    limit: list[Row] = field(default_factory=list)
 
-    def ratio(self, name: str) -> Row:
-        """Of ours to theirs."""
-        ours, theirs = ([each[name] for each in side] for side in (self.ours, self.theirs))
-        return paired_ratio(ours, theirs)
+    def ratio(self, name: str, side: str = "ours", other: str = "theirs") -> Row:
+        """Of one side to another."""
+        rows: list[list[Row]] = [getattr(self, side), getattr(self, other)]
+        return paired_ratio(*([each[name] for each in one] for one in rows))
 
 
 def select(
@@ -117,10 +139,11 @@ def best(rows: Iterable[Row], cell: Cell) -> Static:
 def measure(
     ours: Ours,
     python: PythonBackend,
+    limit: FrontEndAlone | None,
     found: dict[Cell, Found],
     args: argparse.Namespace,
 ) -> None:
-    """Rounds of both sides in turn. Of the Python backend only the setting of the cell is loaded,
+    """Rounds of all sides in turn. Of the Python backend only the setting of the cell is loaded,
     so that no process of another takes memory or time.
     """
     groups: dict[tuple[str, Static], list[Cell]] = {}
@@ -134,12 +157,15 @@ def measure(
             named = python.load(model, setting)
             check(python, named, check(ours, model, None) if name != "empty" else None)
             for cell in cells:
+                sides: list[tuple[Any, RpcModel, list[Row]]]
                 sides = [(ours, model, found[cell].ours), (python, named, found[cell].theirs)]
+                if limit and name == "empty":
+                    sides.append((limit, limit.named(model, LIMIT), found[cell].limit))
                 for server, asked, rows in sides[:: 1 if number % 2 else -1]:
                     call = call_of(server, asked, cell.kind)
                     rows.append(measured(server, asked, call, cell.connections, args.seconds))
             python.unload(model, setting)
-            keep(NAME, args.quick, [{c.key: [f.ours, f.theirs]} for c, f in found.items()])
+            keep(NAME, args.quick, [{c.key: [f.ours, f.theirs, f.limit]} for c, f in found.items()])
 
 
 def rows_of(found: dict[Cell, Found]) -> list[Row]:
@@ -147,13 +173,18 @@ def rows_of(found: dict[Cell, Found]) -> list[Row]:
     rows = []
     for cell, each in found.items():
         row: Row = {**asdict(cell), "python_setting": asdict(each.setting)}
-        for side, rounds in (("shunter", each.ours), ("python", each.theirs)):
+        sides = (("shunter", each.ours), ("python", each.theirs), ("limit", each.limit))
+        for side, rounds in (side for side in sides if side[1]):
             row[side] = {
                 name: round(statistics.median(one[name] for one in rounds), 1)
                 for name in ("rps", "p50_us", "p99_us", "cpu_us")
             }
             row[side]["failed"] = sum(one["failed"] for one in rounds)
         row["throughput_ratio"], row["cpu_ratio"] = each.ratio("rps"), each.ratio("cpu_us")
+        if each.limit:
+            row["throughput_to_limit"] = each.ratio("rps", "ours", "limit")
+            row["limit_throughput_ratio"] = each.ratio("rps", "limit")
+            row["limit_cpu_ratio"] = each.ratio("cpu_us", "limit")
         rows.append(row)
     return rows
 
@@ -173,6 +204,9 @@ def headline(rows: list[Row]) -> Row:
         "cpu_per_request_vs_python_backend": mean(cpu),
         "worst_cpu_per_request_vs_python_backend": max(cpu),
     }
+    for name, ratio in LIMITS.items():
+        of_limit = [row[ratio]["median"] for row in rows if ratio in row]
+        top |= {name: mean(of_limit)} if of_limit else {}
     failed = sum(row["shunter"]["failed"] for row in rows)
     return {name: round(value, 3) for name, value in top.items()} | {"failed_requests": failed}
 
@@ -217,11 +251,16 @@ def main() -> None:
         except UserError as error:
             sys.exit(str(error))
         found = {cell: Found(best(selection, cell)) for cell in cells}
-        measure(ours, python, found, args)
+        limit = None
+        if "empty" in args.models:
+            limit = stack.enter_context(FrontEndAlone(MODELS["empty"]))
+            limit.load(MODELS["empty"], LIMIT)
+        measure(ours, python, limit, found, args)
     rows = rows_of(found)
     top = headline(rows)
     rounds = [
         {"phase": "measure", **asdict(cell), "ours": each.ours, "theirs": each.theirs}
+        | ({"limit": each.limit} if each.limit else {})
         for cell, each in found.items()
     ]
     path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=selection + rounds)

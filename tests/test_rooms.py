@@ -34,6 +34,7 @@ FOLDERS = {
     "batching/preemption": {"batching/page"},
     "batching/queue": {"batching/page"},
     "allocator": set(),
+    "allocator/cluster": {"allocator/placement"},
     "allocator/cpus": set(),
     "allocator/devices": {"allocator/cpus"},
     "allocator/devices/simulated": {"allocator/devices"},
@@ -91,6 +92,16 @@ FOLDERS = {
         "plugins/profiling",
         "plugins/triton",
     },
+    "plugins/ray/records": {"plugins"},
+    "plugins/ray/gateway": {"plugins/ray/records"},
+    "plugins/ray/providers": {"plugins"},
+    "plugins/ray": {
+        "plugins",
+        "plugins/hosts",
+        "plugins/ray/gateway",
+        "plugins/ray/providers",
+        "plugins/ray/records",
+    },
     "plugins/hosts": {
         "plugins",
         "plugins/torchserve",
@@ -107,12 +118,15 @@ FOLDERS = {
         "plugins/doctor",
         "plugins/hosts",
         "plugins/profiling",
+        "plugins/ray",
         "plugins/view",
     },
 }
 """Folder -> other folders of its own room that it may import. Only plugins/hosts knows servers."""
 
 OF_A_SERVER = {
+    "boto3": ("plugins/ray/providers",),
+    "ray": ("plugins/ray",),
     "ts": ("handlers/torchserve", "plugins/torchserve", "model_store"),
     "tritonclient": ("nic_frontend/tritonlike", "plugins/triton"),
 }
@@ -139,6 +153,7 @@ EMITTER = "batching/emit.py"
 """It writes a Java file, and must know in which package."""
 
 PURE_FOLDERS = (
+    "allocator/cluster",
     "allocator/placement",
     "allocator/planning",
     "batching/forming",
@@ -179,6 +194,11 @@ PURE_FILES = (
     "nic_frontend/server/model_policy.py",
     "plugins/doctor/checks.py",
     "plugins/doctor/records.py",
+    "plugins/ray/records/demand.py",
+    "plugins/ray/records/directory.py",
+    "plugins/ray/gateway/dispatch.py",
+    "plugins/ray/gateway/forwarding.py",
+    "plugins/ray/records/loads.py",
     "plugins/triton/existing/statistics.py",
     "plugins/triton/layout.py",
 )

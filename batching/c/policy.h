@@ -15,7 +15,7 @@ struct shunter_policy {
     uint64_t ageing_ns; /* 0: never */
     uint64_t fixed_ns;  /* predicted latency of n requests: fixed + n * per_request, until one is seen */
     uint64_t per_request_ns;
-    uint64_t slo_ns; /* best effort adds at most half of it; 0: none */
+    uint64_t slo_ns; /* best effort adds at most half of it; 0: none, what a lone request takes */
     uint32_t ahead;  /* 0 or 1 */
     uint32_t mixes;  /* not 0: batches may hold both classes */
     uint32_t admission; /* not 0: what would be answered too late is refused at once */

@@ -66,14 +66,27 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
            (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
 }
 
+bool shunter_has_strict_work(const struct shunter_served *served) {
+    bool has = served->lists[0].count;
+    for (uint32_t i = 0; !has && served->in_flight && i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        for (uint64_t number = state->done + 1; !has && number <= state->given; number++) {
+            has = state->held[number % SHUNTER_AHEAD].class == 0;
+        }
+    }
+    return has;
+}
+
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic) {
     const uint32_t each = served->most_rows ? served->most_rows : 1;
     const uint64_t all = (uint64_t)served->queue.entries * each; // that can wait
     const uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
-    if (class != 0 && served->policy.slo_ns && strict_traffic) {
-        const uint32_t most = shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
+    if (class != 0 && strict_traffic) {
+        const int64_t add = served->policy.slo_ns ? (int64_t)(served->policy.slo_ns / 2)
+                                                  : shunter_latency_ns(shunter_line(served), 1);
+        const uint32_t most = shunter_size_adding(served, add);
         return cap < most ? cap : most;
     }
     return cap;

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shunter.batching.forming.spelling import hint
+
 CLASS_KEY = "x-shunter-class"
 DEADLINE_KEY = "x-shunter-deadline-ms"
 IDEMPOTENT_KEY = "x-shunter-idempotent"
@@ -62,7 +64,8 @@ def parse_class(text: str) -> RequestClass:
     """
     found = _CLASSES.get(text.strip(_SPACES).lower()) if text.isascii() else None
     if found is None:
-        raise ValueError(f'{CLASS_KEY}: "{text}" is not a class; allowed: strict, best-effort')
+        told = f'{CLASS_KEY}: "{text}" is not a class; allowed: strict, best-effort'
+        raise ValueError(told + hint(text, ("strict", "best-effort")))
     return found
 
 
@@ -114,5 +117,7 @@ def parse_terms(entries: Iterable[tuple[str, str]]) -> Terms:
         if name in KEYS:
             stated[name] = value
         elif name.startswith(PREFIX) and name != STRICT_KEY:
-            raise ValueError(f'"{key}" is unknown; allowed: {", ".join((*KEYS, STRICT_KEY))}')
+            known = (*KEYS, STRICT_KEY)
+            told = f'"{key}" is unknown; allowed: {", ".join(known)}'
+            raise ValueError(told + hint(key, known))
     return Terms(*(parse(stated[key]) if key in stated else None for key, parse in KEYS.items()))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shunter.batching.forming.spelling import hint
 from shunter.batching.queue.packed import MOST_BYTES
 from shunter.batching.queue.packed_form import PackedForm, must_be_packed
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec, dtype_of
@@ -80,6 +81,7 @@ def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
     if unknown := sorted(map(str, set(tensors) - set(_KEYS))):
         raise TensorConfigError(
             f"tensors: {unknown[0]} is not known; allowed: {', '.join(sorted(_KEYS))}"
+            f"{hint(unknown[0], _KEYS)}"
         )
     inputs, outputs = (_specs(side, tensors[side]) for side in _SIDES)
     given = {key: tensors[key] for key in _FORM if key in tensors}

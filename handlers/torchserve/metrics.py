@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ts.metrics.caching_metric import CachingMetric
+from ts.metrics.dimension import Dimension
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.metrics.metric_type_enum import MetricTypes
 
@@ -99,6 +100,12 @@ class LineMetricsCache(MetricsCacheYamlImpl):
             for metric_type, metrics in stock.cache.items()
         }
         return cache
+
+    def _add_default_dims(self, idx: str | None, dimensions: list[Dimension]) -> list[Dimension]:
+        # A copy: TorchServe appends to the default list of its methods, which all caches of a
+        # process share, so that every model of a pool had the name of the first.
+        dims: list[Dimension] = super()._add_default_dims(idx, list(dimensions))
+        return dims
 
     def add_metric_to_cache(
         self,

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from shunter.batching.forming.spelling import hint
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY, LONGEST
 
 LOGGER = logging.getLogger("shunter.nic")
@@ -134,7 +135,10 @@ def _key(path: Path, table: Any) -> AccessKey:
     if not isinstance(table, Mapping):
         raise KeyFileError(f"{path}: key = {table!r}; allowed: [[key]]")
     if unknown := table.keys() - set(_FIELDS):
-        raise KeyFileError(f"{path}: {min(unknown)} is unknown; allowed: {', '.join(_FIELDS)}")
+        word = min(unknown)
+        raise KeyFileError(
+            f"{path}: {word} is unknown; allowed: {', '.join(_FIELDS)}{hint(word, _FIELDS)}"
+        )
     name = table.get("id")
     if not isinstance(name, str) or not 0 < len(name.encode()) <= LONGEST["key_id"]:
         raise KeyFileError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.console import stdout
 from shunter.plugins.errors import UserError
 
@@ -190,7 +191,9 @@ def _several(word: str) -> list[str]:
 
     model, colon, count = word.strip().lower().partition(":")
     if model not in MODELS:
-        raise UserError(f"--simulate {word}: allowed: {', '.join(MODELS)}, each with :COUNT")
+        known = ", ".join(MODELS)
+        near = hint(model, MODELS)
+        raise UserError(f"--simulate {word}: allowed: {known}, each with :COUNT{near}")
     if colon and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 64):
         raise UserError(f"--simulate {word}: allowed: 1 to 64 of them")
     return [model] * int(count or 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.cli.files import check_finite
 from shunter.plugins.errors import UserError
 
@@ -116,7 +117,8 @@ def control(
 
     check_finite(slo_ms=slo_ms, every=every, timeout_s=timeout_s)
     if request_class not in CLASSES:
-        raise UserError(f"--class {request_class}; allowed: {', '.join(CLASSES)}")
+        near = hint(request_class, CLASSES)
+        raise UserError(f"--class {request_class}; allowed: {', '.join(CLASSES)}{near}")
     adoption = hosts.adoption()
     terms = adoption.Terms(CLASSES.index(request_class), slo_ms, not mix_classes, cap)
     settings = ConfigurationSettings(timeout_s=timeout_s)

@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ def archive_in(path: Path) -> Path:
     return max(versions, key=lambda each: int(each.parent.name), default=path)
 
 
+def missing(path: Path) -> str:
+    """What to say of a file that is not there, with the nearest one that is."""
+    names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    return f"{path} does not exist{hint(path.name, names)}"
+
+
 def profile_file(path: Path) -> tuple[Path, Path | None]:
     """The profile that is meant, and its archive if that is there."""
     from shunter.plugins.profiling.profiles import SUFFIX, profile_path
@@ -30,7 +37,7 @@ def profile_file(path: Path) -> tuple[Path, Path | None]:
         archive = path.with_name(path.name.removesuffix(SUFFIX) + ".mar")
         return path, archive if archive.is_file() else None
     if not path.is_file():
-        raise UserError(f"{path} does not exist")
+        raise UserError(missing(path))
     found = profile_path(path)
     if not found.exists():
         raise UserError(f"{path} has no profile yet: run `shunter profile {path}`")
@@ -69,7 +76,7 @@ def _model_config(archive: Path) -> dict[str, Any]:
     if archive.is_dir():
         raise UserError(f"{archive} is a folder: make an archive of it with `shunter pack`")
     if not archive.exists():
-        raise UserError(f"{archive} does not exist")
+        raise UserError(missing(archive))
     damage = (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error)
     try:
         with zipfile.ZipFile(archive) as content:

@@ -15,6 +15,7 @@ from shunter.plugins.cli.existing import adopt
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.observe.doctor import doctor, init
+from shunter.plugins.cli.observe.events import events
 from shunter.plugins.cli.observe.explain import explain
 from shunter.plugins.cli.observe.status import status
 from shunter.plugins.cli.observe.trace import trace
@@ -23,8 +24,28 @@ from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
 from shunter.plugins.errors import UserError
+from shunter.plugins.ray.commands import cluster
 
 LOOK_S = 0.5
+
+Tokens = Annotated[
+    bool | None,
+    typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation; default: on."),
+]
+Kept = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep configuration and logs here; default: temporary. A Triton whose `serve` was "
+        "killed is taken over by the next one with the same folder."
+    ),
+]
+Head = Annotated[
+    str | None,
+    typer.Option("--cluster", help="HOST:PORT: be a machine of that cluster, see its `up`."),
+]
+Key = Annotated[
+    Path | None, typer.Option("--cluster-key", help="The cluster's key, from its head.")
+]
 
 app = typer.Typer(
     name="shunter",
@@ -63,6 +84,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def serve(
+    ctx: typer.Context,
     store: Annotated[Path, typer.Option(help="Model store.")] = Path("store"),
     models: Annotated[
         list[str] | None,
@@ -74,21 +96,14 @@ def serve(
     config: Annotated[
         list[str] | None, typer.Option("--config", help="KEY=VALUE, an option of the server.")
     ] = None,
-    tokens: Annotated[
-        bool | None,
-        typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation; default: on."),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep configuration and logs here; default: temporary. A Triton whose `serve` was "
-            "killed is taken over by the next one with the same folder."
-        ),
-    ] = None,
+    tokens: Tokens = None,
+    folder: Kept = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="TorchServe's default logs.")] = False,
     triton: Annotated[
         bool, typer.Option("--triton", help="Triton with the backend, and not TorchServe.")
     ] = False,
+    cluster_head: Head = None,
+    cluster_key: Key = None,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
 
@@ -99,7 +114,14 @@ def serve(
       shunter serve --store store --model resnet=resnet.mar --config job_queue_size=500
 
       shunter serve --demo --triton --port 8000 --grpc 8001
+
+      shunter serve --cluster 10.0.0.1:6379 --cluster-key key --store store
     """
+    if cluster_head is not None:
+        from shunter.plugins.ray.commands import join
+
+        join(ctx, cluster_head, cluster_key, store, (port, grpc), folder)
+        return
     from rich.console import Console
 
     from shunter.plugins import hosts
@@ -143,6 +165,7 @@ app.command()(doctor)
 app.command()(init)
 app.command()(pack)
 app.command()(status)
+app.command()(events)
 app.command()(explain)
 app.command()(trace)
 app.command()(devices)
@@ -154,6 +177,7 @@ app.command()(plan)
 app.command()(nic)
 app.add_typer(plot, name="plot")
 app.add_typer(adopt, name="adopt")
+app.add_typer(cluster, name="cluster")
 
 
 @app.command()

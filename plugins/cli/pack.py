@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.console import given
 from shunter.plugins.errors import UserError
 
@@ -87,7 +88,8 @@ def pack(
                 )
             )
     except (PackError, OSError) as error:
-        raise UserError(str(error)) from error
+        near = "" if Path(model).exists() else hint(model, SAMPLES)
+        raise UserError(f"{error}{near}") from error
 
 
 def _check(model: str, *, eager: bool, no_weights: bool, network: str | None) -> None:

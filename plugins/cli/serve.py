@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.cli.supervisor import Supervisor
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostProcess
@@ -50,7 +51,8 @@ def archives(store: Path, models: Sequence[str]) -> list[str]:
     for model in models:
         file = model.split("=", 1)[-1]
         if "://" not in file and not (store / file).exists():
-            raise UserError(f"{store} holds no {file}")
+            near = hint(file, (path.name for path in store.glob("*.mar")))
+            raise UserError(f"{store} holds no {file}{near}")
     return list(models)
 
 

@@ -13,6 +13,7 @@ from shunter.allocator.cpus.cores import free_cores
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.memory.host import available_bytes
+from shunter.batching.forming.spelling import hint
 from shunter.batching.page.control_page import ControlPage, UnstableError
 from shunter.batching.page.processes import parent_of
 from shunter.batching.page.records import Commands, SlotIdentity
@@ -133,7 +134,8 @@ class ControllerAgent:
             self._read_ns = None
             known = {seen.identity.model_name for seen in self._seen.values()}
             for name in sorted(self.settings.models.keys() - known):
-                LOGGER.warning("[models.%s] in the settings: no such model is served", name)
+                told = f"[models.{name}] in the settings: no such model is served"
+                LOGGER.warning("%s", told + hint(name, known))
 
     def _tend(self, slot: int) -> bool:
         """Write a slot's commands if they are not what they should be; whether it did."""

@@ -67,6 +67,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
 from shunter.allocator.planning.allowed import allowed
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads settings needs the sections
     AutoscalingSettings,
     BatchingSettings,
@@ -205,14 +206,16 @@ def _told(error: ValidationError, document: Table, *above: str) -> SettingsError
         section = Settings.__pydantic_fields__[path[0]].annotation
     if first["type"] == "unexpected_keyword_argument":
         known = ", ".join(sorted(section.__pydantic_fields__))
-        return SettingsError(f"{key} = {value!r} is unknown; allowed: {known}")
+        near = hint(path[-1], section.__pydantic_fields__)
+        return SettingsError(f"{key} = {value!r} is unknown; allowed: {known}{near}")
     if first["type"] in ("dataclass_type", "dict_type"):
         return _refused(key, value, "a table")
     return _refused(key, value, allowed(section, path[-1]))
 
 
 def _refused(key: str, value: Any, text: str) -> SettingsError:
-    return SettingsError(f"{key} = {value!r} is not allowed; allowed: {text}")
+    near = hint(value, text.replace('"', "").split(" or ")) if isinstance(value, str) else ""
+    return SettingsError(f"{key} = {value!r} is not allowed; allowed: {text}{near}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -191,8 +191,10 @@ def _limits(has: Host) -> Iterator[Finding]:
     soft, hard = has.open_files
     # -1 is infinity.
     if 0 <= soft < OPEN_FILES:
-        how = f"ulimit -n {OPEN_FILES if hard < 0 else min(hard, 65536)}"
-        mend = f"{how} (systemd: LimitNOFILE=65536): each connection and worker needs one"
+        how = f"ulimit -n {OPEN_FILES if hard < 0 else min(hard, 65536)} (systemd: "
+        if 0 <= hard <= soft:
+            how = "more only from outside (docker run --ulimit nofile=65536, systemd: "
+        mend = f"{how}LimitNOFILE=65536): each connection and worker needs one"
         yield Finding("open files", Level.WARNING, f"at most {soft}", mend)
     else:
         yield Finding("open files", Level.OK, "no limit" if soft < 0 else f"at most {soft}")

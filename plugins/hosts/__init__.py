@@ -6,6 +6,7 @@ imported when it is asked for.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,22 @@ def process_of(
         ports=ports,
         quiet=quiet,
     )
+
+
+def reachable(
+    name: str, address: str, ports: tuple[int, int] | None
+) -> dict[str, str]:
+    """Settings with which a server's inference is heard on an address that other machines reach.
+
+    It stays on this machine for a loopback address; management always does.
+    """
+    _check(name)
+    if ipaddress.ip_address(address).is_loopback or ports is None:
+        return {}
+    # Its own host asks it on loopback, too.
+    if name == TRITON:
+        return {"http-address": "0.0.0.0"}
+    return {"inference_address": f"http://0.0.0.0:{ports[0]}"}
 
 
 def pack_repository(

@@ -16,6 +16,7 @@ from shunter.allocator.planning.configuration import (
     format_configuration,
     parse_configuration,
 )
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.host import HostedModel, HostError
 
 NAME = "TorchServe"
@@ -30,6 +31,7 @@ _NOT_STARTED = re.compile(
     r"Failed to start workers for model (?P<name>.+) version: (?P<version>[^\s;]+)"
 )
 """Said of a version that this very call registered; one that was there gets another refusal."""
+_NO_MODEL = re.compile(r"Model not found: (?P<name>.+)")
 _KEY_REFUSED = ("Token Authentication failed", "Token Authorization failed")
 """How TorchServe begins what it says of a key that is missing or wrong; the status is 400."""
 _REGISTERED = re.compile(r'Model "(?P<name>.+)" Version: (?P<version>\S+) registered')
@@ -175,6 +177,11 @@ class TorchServeHost:
         """See the protocol: ``GET /shunter/status`` as it is."""
         return self._get("/shunter/status")
 
+    def events(self, after: int = 0) -> list[dict[str, Any]]:
+        """See the protocol: ``GET /shunter/events``."""
+        found: list[dict[str, Any]] = self._get("/shunter/events", {"after": str(after)})["events"]
+        return found
+
     def requests(
         self, request: str | None, *, model: str | None, bad: bool, count: int
     ) -> list[dict[str, Any]]:
@@ -238,8 +245,10 @@ class TorchServeHost:
             return f"{self._who} {fault}: pass --token with the management key of key_file.json"
         if path == "/shunter/status" and answer.status_code in (404, 405):
             return f"{self._who} runs without the Shunter plugin"
-        if "Failed to start workers" in text:  # the reason goes with the model
+        if _NOT_STARTED.fullmatch(text):
             text += "; its log says why"
+        elif told := _NO_MODEL.match(text):
+            text += hint(told["name"], self._names())
         return f"{self._who} answered {answer.status_code}: {text}"
 
 

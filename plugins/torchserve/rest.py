@@ -42,6 +42,16 @@ def workers_ready(management: str, token: str | None = None) -> bool:
     )
 
 
+def problems(management: str, token: str | None = None) -> list[str]:
+    """Why workers of models did not load or were lost; none where that is not known."""
+    try:
+        models = get_json(f"{management}/shunter/status", token)["models"]
+    except (OSError, ValueError, KeyError):
+        return []
+    bad = [each for each in models if each["problem"]]
+    return [f"{each['name']} {each['version']}: {each['problem']}" for each in bad]
+
+
 class Readiness:
     """Of a server that starts: which of its models have their workers."""
 

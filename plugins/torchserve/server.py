@@ -227,7 +227,8 @@ class Server:
                 if readiness is not None:
                     if readiness.look():
                         return True
-                    self.told(readiness.text)
+                    found = rest.problems(self.management, self._key("management"))
+                    self.told("; ".join([readiness.text, *found]))
             time.sleep(0.1)
         return False
 
@@ -250,7 +251,10 @@ class Server:
         if not self.running:
             raise self._failure("TorchServe ended at start")
         if not self._ready():
-            raise self._failure(f"TorchServe was not ready after {timeout_s:g} s")
+            key = self._key("management")
+            why = "; ".join(rest.problems(self.management, key))
+            late = f"TorchServe was not ready after {timeout_s:g} s"
+            raise self._failure(f"{late}: {why}" if why else late)
         # TorchServe goes on without a model that it cannot read.
         named = {model.split("=", 1)[0] for model in self._models if "=" in model}
         missing = sorted(named - rest.registered(self.management, self._key("management")))

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from shunter.batching.forming.classes import parse_class
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.host import HostError
 
+SECTION = (
+    *("auto", "class", "configuration", "cores", "device", "environment", "groups", "max_batch"),
+    *("network", "pool", "preemptible", "resident", "retry", "sample", "slo_ms", "tensors"),
+    *("wait", "weights"),
+)
+"""The keys of an archive's ``shunter:`` section, as TorchServe's side has them."""
+_WORDS = {"wait": ("adaptive", "company"), "weights": ("shared", "private")}
 LOAD_S = 300.0
 """That workers may take to load of an archive that says nothing of it."""
 USUAL_BATCH = 1
@@ -31,6 +40,23 @@ def _of_config(model: Any, name: str, default: float, least: float = 0) -> float
     """``model``: as the runtime unpacked it."""
     said = model.config.get(name)
     return default if said is None else _number(name, said, least)
+
+
+def check(model: Any) -> None:
+    """Whether every key of its section is known, and the words are. Raises HostError."""
+    for key in model.section:
+        if key not in SECTION:
+            known = ", ".join(SECTION) + hint(str(key), SECTION)
+            raise HostError(f"shunter.{key} is not known; allowed: {known}")
+    for key, words in _WORDS.items():
+        if (said := model.section.get(key, words[0])) not in words:
+            raise HostError(
+                f'shunter.{key}: "{said}"; allowed: {", ".join(words)}{hint(str(said), words)}'
+            )
+    try:
+        parse_class(str(model.section.get("class", "strict")))
+    except ValueError as error:
+        raise HostError(f"shunter.class: {error}") from error
 
 
 def batch_of(model: Any) -> int:

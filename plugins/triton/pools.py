@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.host import HostError
 
 SHARED, DEDICATED = "shared", "dedicated"
@@ -45,7 +46,8 @@ class Pools:
         said = section.get("pool")
         elsewhere = [key for key in _ELSEWHERE if section.get(key)]
         if said not in (None, SHARED, DEDICATED):
-            raise HostError(f"pool {said!r} of the archive; allowed: {SHARED}, {DEDICATED}")
+            near = hint(str(said), (SHARED, DEDICATED))
+            raise HostError(f"pool {said!r} of the archive; allowed: {SHARED}, {DEDICATED}{near}")
         if said == SHARED and elsewhere:
             raise HostError(
                 f"pool: {SHARED} is not possible together with {elsewhere[0]}: the workers run "

@@ -129,6 +129,7 @@ def unpacked(
 ) -> Served:
     """What an archive says. Raises UserError."""
     model: Any = runtime.unpack(archive, folder)
+    archive_keys.check(model)
     name = name or str(model.name)
     if not _NAME.match(name):
         raise HostError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")

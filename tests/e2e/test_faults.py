@@ -126,12 +126,17 @@ def test_why_a_model_does_not_load_is_told_wherever_one_looks(site, wait_until, 
     config = {"maxRetryTimeoutInSec": 1, "shunter": {"environment": variables}}
     archive = site.archives.add("broken", "broken", config=config)
     assert site.register("broken", archive, initial_workers=0).status == 200
-    assert site.management("PUT", "/models/broken", min_worker=1).status == 202
+    said = site.management("PUT", "/models/broken", min_worker=1, synchronous="true")
+    assert said.status == 500 and said["type"] == "InternalServerException"
+    assert said["message"].startswith("Failed to start workers for model broken version: 1.0; ")
+    assert why in said["message"]
 
     def problem(status):
         return next((m["problem"] for m in status["models"] if m["name"] == "broken"), "")
 
     wait_until("status", lambda: why in problem(site.status()))
+    told = site.management("GET", "/shunter/events").json["events"]
+    assert any(each["about"] == "broken/1.0" and why in each["text"] for each in told)
     assert why in problem(site.page_status())
     assert why in site.management("GET", "/shunter/models/broken")["problem"]
     wait_until("it is given up", lambda: not site.management("GET", "/models/broken")[0]["workers"])

@@ -289,6 +289,7 @@ def release_tables() -> dict[str, Table]:
 CLASS_TEXTS = (
     "strict", "STRICT", " Strict\t", "best-effort", "best_effort", "Best-Effort", "BEST_EFFORT  ",
     "", " ", "foo", "besteffort", "best effort", "best-effort,strict", "strict;", "0",
+    "strickt", "STRIKT", "best-efort", "effort", "best", "restrict", "bestt-effortt",
     "\N{LATIN SMALL LETTER LONG S}trict", "strict\N{NO-BREAK SPACE}", "strict\N{EM SPACE}",
 )
 DEADLINE_TEXTS = (

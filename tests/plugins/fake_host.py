@@ -39,7 +39,7 @@ class FakeHost:
         if (model.name, version) in self._models:
             raise HostError(f"{model.name}/{version} is there already; unload it first")
         if model.name in self.broken:
-            raise HostError(f"workers of model {model.name} did not load; the log says why")
+            raise HostError(f"workers of model {model.name} did not load: told to fail")
         self._default.setdefault(model.name, version)
         return self._put(model)
 
@@ -65,6 +65,9 @@ class FakeHost:
     def status(self):
         models = [{"name": m.name, "version": m.version} for m in self.models() if m.ready]
         return {"pid": self._process.pid, "models": models}
+
+    def events(self, after=0):
+        return []
 
     def _put(self, model):
         self._models[model.name, model.version] = model

@@ -275,7 +275,7 @@ def test_an_archive_that_is_missing_or_there_already_changes_nothing(host):
 
 
 def test_a_model_that_does_not_load_leaves_nothing(site, host):
-    with site.broken("m"), pytest.raises(HostError, match=r"(?s)workers .*model m.*log says why"):
+    with site.broken("m"), pytest.raises(HostError, match=r"(?s)workers .*model m.*told to fail"):
         host.load("m-1.0.mar")
     assert host.models() == []
     host.load("m-1.0.mar")

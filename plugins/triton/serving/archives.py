@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.slot_writer import ServerPage
@@ -47,7 +48,8 @@ class Archives:
                 f"which is {self._store}; put it there"
             )
         if not (path := self._store / archive).is_file():
-            raise HostError(f"{self._store} holds no {archive}")
+            near = hint(archive, (each.name for each in self._store.glob("*.mar")))
+            raise HostError(f"{self._store} holds no {archive}{near}")
         return path
 
     def give_back(self, served: Served) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import Configuration
+from shunter.batching.forming.spelling import hint
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
@@ -65,6 +66,7 @@ class TritonHost:
         self._archives = Archives(store, folder / "models", runtime, page)
         self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self._taking_over = TakingOver(self._change)
+        self.events: Callable[[int], list[dict[str, Any]]] = lambda after: []
         self.saved: Callable[[], None] = lambda: None
         """What is served has changed."""
 
@@ -106,7 +108,8 @@ class TritonHost:
             found = [each for each in found if version in (each.version, str(each.number))]
         if not found:
             known = ", ".join(each.title for each in self.served) or "none"
-            raise HostError(f"Triton has no model {model}; there are: {known}")
+            near = hint(name, [each.name for each in self.served])
+            raise HostError(f"Triton has no model {model}; there are: {known}{near}")
         return max(found, key=lambda each: each.number)  # the server's own default
 
     def status(self) -> dict[str, Any]:

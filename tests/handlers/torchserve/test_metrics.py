@@ -138,3 +138,20 @@ def test_metrics_can_be_copied_and_pickled_like_torchserve_s(stock_metrics):
         assert all(
             type(metric) is LineMetric for kind in twin.cache.values() for metric in kind.values()
         )
+
+
+def test_models_of_one_process_each_write_their_own_name(root, lines, stock_metrics):
+    for shared in filter(None, LineMetricsCache.add_time.__defaults__):
+        if isinstance(shared, list):  # what stock's own caches left there
+            shared.clear()
+    our_handler(root, lines)
+    twins = []
+    for name in ("first", "second"):
+        twins.append(LineMetricsCache.adopt(stock_metrics))
+        twins[-1].model_name, twins[-1].request_ids = name, {0: "r"}
+    for twin in (*twins, twins[0]):
+        twin.add_time("PredictionTime", 1)
+    lines.flush()
+    written = lines.stream.getvalue().splitlines()
+    names = [line.split("ModelName:")[1].split(",")[0] for line in written]
+    assert names == ["first", "second", "first"]

@@ -90,17 +90,18 @@ final class CurrentWorkers {
 
     /**
      * Largest batch of a class for a worker: its cap, scaled by the group's weight. The requests of
-     * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it.
+     * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it;
+     * without an SLO, at most what a request takes that runs alone.
      */
     int cap(final BatchWorker worker, final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         long cap = worker.cap();
         cap = Math.min(cap, cap * commands.weight(worker.group.index, requestClass) / 1000);
         if (requestClass == RequestClass.BEST_EFFORT
-                && sloNs > 0
                 && strictTraffic
                 && serves(worker, RequestClass.STRICT)) {
-            cap = Math.min(cap, forecast.sizeAdding(worker, sloNs / 2));
+            final long mostNs = sloNs > 0 ? sloNs / 2 : forecast.batchNs(worker, 1);
+            cap = Math.min(cap, forecast.sizeAdding(worker, mostNs));
         }
         return (int) Math.max(1, cap);
     }

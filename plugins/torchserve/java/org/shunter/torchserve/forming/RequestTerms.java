@@ -1,7 +1,9 @@
 package org.shunter.torchserve.forming;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.regex.Pattern;
@@ -46,8 +48,11 @@ public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean i
 
     private static void checkForeign(final String name) {
         if (name.regionMatches(true, 0, PREFIX, 0, PREFIX.length())) {
-            final String allowed = String.join(", ", KEYS) + ", " + STRICT_KEY;
-            throw new BadRequestException("\"" + name + "\" is unknown; allowed: " + allowed);
+            final List<String> allowed = new ArrayList<>(List.of(KEYS));
+            allowed.add(STRICT_KEY);
+            throw new BadRequestException(
+                    "\"" + name + "\" is unknown; allowed: " + String.join(", ", allowed)
+                            + Spelling.hint(name, allowed));
         }
     }
 
@@ -110,7 +115,8 @@ public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean i
         final RequestClass requestClass = RequestClass.of(text);
         if (requestClass == null) {
             throw new BadRequestException(
-                    CLASS_KEY + ": \"" + text + "\" is not a class; allowed: strict, best-effort");
+                    CLASS_KEY + ": \"" + text + "\" is not a class; allowed: strict, best-effort"
+                            + Spelling.hint(text, List.of("strict", "best-effort")));
         }
         return requestClass;
     }

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
+import org.shunter.torchserve.events.Level;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -85,6 +86,8 @@ public final class Supervisor {
                     name,
                     process.pid(),
                     silence.seconds());
+            final String text = "hung for " + silence.seconds() + " s and is killed";
+            host.events().tell(Level.ERROR, name, text);
             process.destroyForcibly();
         }
     }
@@ -133,10 +136,13 @@ public final class Supervisor {
     private void relay(final String line) {
         if (line.startsWith("ERROR ") || line.startsWith("CRITICAL ")) {
             LOGGER.error("{}: {}", name, line);
+            host.events().tell(Level.ERROR, name, line);
         } else if (line.startsWith("WARNING ")) {
             LOGGER.warn("{}: {}", name, line);
+            host.events().tell(Level.WARNING, name, line);
         } else {
             LOGGER.info("{}: {}", name, line);
+            host.events().tell(Level.INFO, name, line);
         }
     }
 
@@ -157,6 +163,11 @@ public final class Supervisor {
                     lastLine,
                     meanwhile,
                     delayMs);
+            host.events()
+                    .tell(
+                            Level.ERROR,
+                            name,
+                            "ended with status " + ended.exitValue() + "; it starts again; " + meanwhile);
             if (System.nanoTime() - startedNs > GOOD_RUN_NS) {
                 delayMs = FIRST_DELAY_MS;
             }

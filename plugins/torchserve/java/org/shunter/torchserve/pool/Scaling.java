@@ -1,8 +1,12 @@
 package org.shunter.torchserve.pool;
 
+import java.net.HttpURLConnection;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import org.pytorch.serve.wlm.Model;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.worker.Worker;
 
 /**
@@ -63,14 +67,23 @@ public final class Scaling {
         needed = min;
         pool.onScaled();
         final CompletableFuture<Integer> loaded = roster.loaded(added);
-        loaded.thenAccept(status -> tellUnlessLoaded(status, added));
-        return loaded.thenCombine(roster.gone(leaving), Math::max);
+        return loaded.thenApply(status -> checkLoaded(status, added))
+                .thenCombine(roster.gone(leaving), Math::max);
     }
 
-    private void tellUnlessLoaded(final int status, final List<Worker> added) {
-        if (status != 200) {
-            pool.tell("a worker did not load: status " + status + ": " + WorkerRoster.problemOf(added));
+    /** The status, unless there is more to be said of it; who is short of memory is told that. */
+    private int checkLoaded(final int status, final List<Worker> added) {
+        if (status != HttpURLConnection.HTTP_OK) {
+            final String why = WorkerRoster.problemOf(added);
+            pool.tell(Level.WARNING, "a worker did not load: status " + status + ": " + why);
+            if (status == HttpURLConnection.HTTP_INTERNAL_ERROR && !why.isEmpty()) {
+                final Model model = served.model();
+                throw new InternalServerException( // as stock says it, and the reason
+                        "Failed to start workers for model " + model.getModelName()
+                                + " version: " + model.getVersion() + "; " + why);
+            }
         }
+        return status;
     }
 
     /** Remember a call until the change under way is over; a later one takes its place. */
@@ -133,6 +146,18 @@ public final class Scaling {
         needed = instances;
         if (explicit && asked == null) {
             counts = counts.replaceBy(new WorkerCounts(instances, instances), served.model());
+        }
+    }
+
+    /**
+     * Workers did not load, and why. It has the name of stock's own, which stands in the answer as
+     * its type, and is of the one kind that futures hand on as it is.
+     */
+    private static final class InternalServerException extends CompletionException {
+        private static final long serialVersionUID = 1L;
+
+        InternalServerException(final String text) {
+            super(text);
         }
     }
 }

@@ -8,6 +8,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.page.Commands;
@@ -79,6 +80,8 @@ public final class ServedModel implements WorkerModel {
                             + " for some workers",
                     name());
         }
+        final String text = GroupConfig.text(pool.current().configuration());
+        host.events().tell(Level.INFO, name(), "it is served from now on; configuration " + text);
         publishIdentity();
     }
 
@@ -253,7 +256,15 @@ public final class ServedModel implements WorkerModel {
 
     /** Forget this model's slot; it is not served any more. */
     public void close() {
+        host.events().tell(Level.INFO, name(), "it is served no more: unregistered, or scaled to 0");
         dispatcher.detach(host.page());
+    }
+
+    /** Something became of a change of its workers. */
+    void changed(final Level level, final String text) {
+        host.events().tell(level, name(), text + "; configuration "
+                        + GroupConfig.text(pool.current().configuration()));
+        publishIdentity();
     }
 
     /** Bring the identity words of the control page up to date. */

@@ -7,8 +7,11 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.function.Predicate;
 import org.pytorch.serve.http.BadRequestException;
+import org.shunter.torchserve.forming.Spelling;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Recent;
@@ -36,6 +39,13 @@ public final class RequestStories {
             final String name,
             final boolean onlyBad,
             final String count) {
+        final Set<String> known = new TreeSet<>();
+        models.forEach(each -> known.add(each.model().getModelName()));
+        if (name != null && !known.contains(name)) {
+            throw new BadRequestException(
+                    "model: \"" + name + "\" has no workers; there are: " + String.join(", ", known)
+                            + Spelling.hint(name, known));
+        }
         return of(
                 models.stream()
                         .filter(each -> name == null || name.equals(each.model().getModelName()))

@@ -2,10 +2,12 @@ package org.shunter.torchserve.settings;
 
 import java.util.Collection;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.pytorch.serve.http.BadRequestException;
 import org.shunter.torchserve.forming.RequestClass;
+import org.shunter.torchserve.forming.Spelling;
 
 /** Single values of the {@code shunter:} section; a wrong one is refused by its key. */
 final class SettingValues {
@@ -22,7 +24,8 @@ final class SettingValues {
                 (k, v) -> {
                     if (allowed != null && !allowed.contains(String.valueOf(k))) {
                         throw new BadRequestException(
-                                key + "." + k + " is not known; allowed: " + String.join(", ", allowed));
+                                key + "." + k + " is not known; allowed: " + String.join(", ", allowed)
+                                        + Spelling.hint(String.valueOf(k), allowed));
                     }
                     checked.put(String.valueOf(k), v);
                 });
@@ -31,7 +34,8 @@ final class SettingValues {
 
     /** That a value is none of those allowed. */
     static BadRequestException refusal(final String key, final Object value, final String allowed) {
-        return new BadRequestException(key + ": \"" + value + "\"; allowed: " + allowed);
+        final String hint = Spelling.hint(String.valueOf(value), List.of(allowed.split(", ")));
+        return new BadRequestException(key + ": \"" + value + "\"; allowed: " + allowed + hint);
     }
 
     static boolean flag(final String key, final Object value) {
@@ -45,7 +49,8 @@ final class SettingValues {
         final RequestClass requestClass = RequestClass.of(String.valueOf(value));
         if (requestClass == null) {
             throw new BadRequestException(
-                    key + ": \"" + value + "\" is not a class; allowed: strict, best_effort");
+                    key + ": \"" + value + "\" is not a class; allowed: strict, best_effort"
+                            + Spelling.hint(String.valueOf(value), List.of("strict", "best_effort")));
         }
         return requestClass;
     }

@@ -301,6 +301,24 @@ class DispatcherTest {
         assertEquals(List.of(503), model.strict("refused").statuses);
     }
 
+    /** With strict requests about, a best-effort batch adds at most what a lone request takes. */
+    @ParameterizedTest
+    @CsvSource({"4, 1, 64, 5", "1, 1, 64, 2", "0, 1, 64, 1", "9, 1, 4, 4", "3, 0, 64, 12", "0, 0, 64, 12"})
+    void withoutAnSloBestEffortAddsWhatALoneRequestTakes(
+            final int fixedMs, final int eachMs, final int cap, final int given) {
+        final TestModel.FakeWorker worker = busy(cap);
+        model.command(
+                () -> {
+                    model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, fixedMs * MS);
+                    model.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, eachMs * MS);
+                });
+        for (int i = 0; i < 12; i++) {
+            model.bestEffort("b" + i);
+        }
+        worker.answer();
+        assertEquals(given, worker.running().size());
+    }
+
     /** A worker of four requests in each group; of best effort the controller gave each a part. */
     private TestModel.FakeWorker[] shared(final int[] preferences, final int[] weights) {
         final TestModel.FakeWorker[] workers = new TestModel.FakeWorker[preferences.length];

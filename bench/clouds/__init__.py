@@ -1,0 +1,1 @@
+"""A thousand machines for a day, simulated."""

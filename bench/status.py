@@ -1,0 +1,127 @@
+"""Results that are older than the code that they measure, or were not measured alone.
+
+A line for each committed full result: when and of which commit it is, how many commits since then
+changed the rooms that its benchmark measures, and what is wrong with it. Ends with 1 when something
+is.
+
+Examples:
+    python bench/status.py
+    python bench/status.py --verbose         # with the commits
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import BENCH, git
+
+TORCHSERVE = ("batching/forming", "batching/page", "handlers/torchserve", "plugins/torchserve")
+TRITON = ("batching/c", "batching/queue", "handlers/queue", "plugins/triton")
+NETWORK = ("batching/c", "batching/queue", "handlers/queue", "nic_frontend")
+POOL = ("allocator/memory", "handlers/pool", "handlers/torchserve/pool", "handlers/weights")
+PLANS = ("allocator/planning", "plugins/profiling")
+PREEMPTION = ("batching/preemption", "handlers/preemption")
+PLACEMENT = ("allocator/placement", "plugins/control")
+ROOMS: dict[str, tuple[str, ...]] = {
+    "cluster": ("allocator/cluster", "plugins/ray"),
+    "cluster_sim": ("allocator/cluster",),
+    "deadlines": TORCHSERVE,
+    "disb": (*TORCHSERVE, *PREEMPTION),
+    "estimator": PLANS,
+    "fairness": (*TORCHSERVE, *POOL),
+    "faults": TORCHSERVE,
+    "first_hour": ("plugins/cli", "plugins/doctor", "plugins/view"),
+    "http_peers": TORCHSERVE,
+    "http_sweep": TORCHSERVE,
+    "many_models": (*TORCHSERVE, *POOL),
+    "mig_faults": ("allocator/devices", "plugins/control"),
+    "mixed_classes": TORCHSERVE,
+    "optimizer": PLANS,
+    "packrat_micro": (*PLANS, "handlers/placement"),
+    "packrat_reconfigure": (*TORCHSERVE, "plugins/control"),
+    "packrat_serving": (*TORCHSERVE, *PLANS),
+    "preempt": PREEMPTION,
+    "profile_cost": PLANS,
+    "protean_cpu": (*TORCHSERVE, *PREEMPTION, *PLACEMENT),
+    "protean_sim": ("allocator/placement",),
+    "rafiqi_cache": (*TORCHSERVE, *POOL),
+    "slo_goodput": TORCHSERVE,
+    "slowdown": ("allocator/placement",),
+    "soak_pool": (*TORCHSERVE, *POOL),
+    "swap": POOL,
+    "threshold": TORCHSERVE,
+    "two_versions": TORCHSERVE,
+    "worker_receive": ("handlers/torchserve",),
+    **dict.fromkeys(("rpc_attack", "rpc_batches", "rpc_fair", "rpc_faults", "rpc_load"), NETWORK),
+    **dict.fromkeys(("rpc_models", "rpc_tax", "rpc_threads"), NETWORK),
+}
+"""What each measures, with its own script. Those that begin with triton: what is behind Triton;
+others not named here: everything that is run."""
+EVERYTHING = ("allocator", "batching", "handlers", "nic_frontend", "plugins")
+
+
+@dataclass
+class Judged:
+    """One result."""
+
+    name: str
+    date: str = "?"
+    commit: str = "?"
+    wrong: list[str] = field(default_factory=list)
+    newer: list[str] = field(default_factory=list)
+    """Commits, a line each."""
+
+
+def rooms_of(name: str) -> tuple[str, ...]:
+    """What a benchmark measures, with its own script."""
+    measured = TRITON if name.startswith("triton_") else ROOMS.get(name, EVERYTHING)
+    return (*measured, f"bench/{name}.py")
+
+
+def judge(name: str, content: dict[str, Any], tree: Path = BENCH.parent) -> Judged:
+    """Compare a result with the code."""
+    origin = content.get("origin")
+    if not origin or not origin.get("commit"):
+        return Judged(name, wrong=["does not say of which commit it is: measure again"])
+    found = Judged(name, origin["date"][:16], origin["commit"][:9])
+    known = git(tree, "cat-file", "-e", f"{origin['commit']}^{{commit}}") is not None
+    since = [f"{origin['commit']}..HEAD"] if known else [f"--since={origin['date']}", "HEAD"]
+    paths = rooms_of(name)
+    newer = git(tree, "log", "--oneline", "--no-merges", *since, "--", *paths)
+    found.newer = (newer or "").splitlines()
+    if found.newer:
+        found.wrong.append(f"{len(found.newer)} commits since changed {', '.join(paths)}")
+    if origin.get("dirty"):
+        found.wrong.append("the tree was changed when it ran")
+    found.wrong += content.get("surroundings", {}).get("contaminated", [])
+    return found
+
+
+def results(folder: Path = BENCH / "results") -> dict[str, dict[str, Any]]:
+    """The full ones that are committed."""
+    read = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
+    return {each["name"]: each for each in read if isinstance(each, dict) and "headline" in each}
+
+
+def main() -> None:
+    """Print what is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--verbose", action="store_true", help="with the commits")
+    verbose = parser.parse_args().verbose
+    judged = [judge(name, content) for name, content in results().items()]
+    for each in judged:
+        print(f"{each.name:20} {each.date:16} {each.commit:9} {'; '.join(each.wrong) or 'good'}")
+        for line in each.newer if verbose else ():
+            print(f"    {line}")
+    sys.exit(any(each.wrong for each in judged))
+
+
+if __name__ == "__main__":
+    main()
