@@ -250,7 +250,10 @@ def alone(tmp_path):
     """A server whose pool process a test may harm."""
     found = Site(tmp_path / "alone")
     try:
-        found.a, found.b = found.start("a", 1), found.start("b", 2)
+        found.cpu = min(os.sched_getaffinity(0))
+        cores = {"SHUNTER_POOL_CORES": str(found.cpu)}
+        cores["SHUNTER_CORE_CLAIMS"] = str(tmp_path / "claims")
+        found.a, found.b = found.start("a", 1, **cores), found.start("b", 2)
         found.process = psutil.Process(facts(found.a.ask())[1])
         yield found
     finally:
@@ -344,7 +347,8 @@ def test_what_stood_still_had_begun_when_the_process_goes(passed, standing):
         standing.result(PATIENCE_S)
 
 
-def test_the_process_goes_with_its_last_seat(alone):
+def test_the_process_keeps_to_its_cores_and_goes_with_its_last_seat(alone):
+    assert alone.process.cpu_affinity() == [alone.cpu]
     alone.a.close()
     alone.b.close()
     wait_until("the process ends", lambda: ended(alone.process))
