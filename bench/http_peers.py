@@ -9,10 +9,10 @@ Closed loops by wrk at 1 to 512 connections:
 
 Each peer is started in every setting of a grid (batch, delay, workers, for LitServe also its queue
 and front ends) and measured; for each row the best is measured again in alternating rounds with
-ours, which has one setting for all rows (batch 64, 1 ms, one worker; minilm: two). Triton answers
-784 bytes with 40 zeros instead of ``json`` (binary tensors: its shortest way). All with quiet logs;
-only answers with status 200 count. ``cpu_us`` is processor time of all processes of a server per
-request.
+ours, which has one setting for all rows (batch 64, 1 ms, one worker; minilm: 2x1x32). Triton
+answers 784 bytes with 40 zeros instead of ``json`` (binary tensors: its shortest way). All with
+quiet logs; only answers with status 200 count. ``cpu_us`` is processor time of all processes of a
+server per request.
 
     worst_throughput_vs_best_peer      the smallest of the median ratios, minilm left out
     peak_vs_best_peer                  our highest rate of ``json`` to the highest of a peer
@@ -94,6 +94,8 @@ QUICK: dict[str, Sequence[Any]] = {
     TRITON: PYTHON[2:3],
 }
 REAL = "minilm"
+REAL_SECTION = {"configuration": "2x1x32", "auto": False}
+"""Of its archive: no deadline, as the peers have none."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,11 @@ class Ours:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        for name, workers in (("sums", 1), ("length", 1), (REAL, 2)):
-            query = {"url": f"{name}.mar", "model_name": name, "batch_size": 64}
-            query |= {"max_batch_delay": 1, "initial_workers": workers, "synchronous": "true"}
+        for name in ("sums", "length", REAL):
+            query = {"url": f"{name}.mar", "model_name": name, "synchronous": "true"}
+            query["initial_workers"] = "2" if name == REAL else "1"
+            if name != REAL:
+                query |= {"batch_size": "64", "max_batch_delay": "1"}
             url = f"{server.management}/models"
             httpx.post(url, params=query, timeout=300, trust_env=False).raise_for_status()
 
@@ -361,7 +365,7 @@ def main() -> None:
         store = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         pack_sums(store)
         _pack_length(store)
-        peers = Peers(pack_minilm(store), triton)
+        peers = Peers(pack_minilm(store, config={"shunter": REAL_SECTION}), triton)
         selection = select(cells, grids, peers, args.select_seconds)
         server = stack.enter_context(ours(store))
         for work in dict.fromkeys(cell.work for cell in cells):
