@@ -186,7 +186,7 @@ def page(rows: list[Row], ports: dict[int, int]) -> str:
         "What a stranger does, typed in an empty folder with a wheel of Shunter. "
         "`bench/first_hour.py` does it again and writes this page.",
         "The time of the first step is mostly the network's: torch is large. "
-        f"{os.cpu_count()} CPUs, with a load average of {os.getloadavg()[2]:.0f} from all that ran.",
+        f"{os.cpu_count()} CPUs, load average {os.getloadavg()[2]:.0f} of all that ran beside it.",
         "",
     ]
     for row in rows:

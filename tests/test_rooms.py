@@ -99,6 +99,7 @@ FOLDERS = {
         "plugins",
         "plugins/hosts",
         "plugins/ray/gateway",
+        "plugins/ray/providers",
         "plugins/ray/records",
     },
     "plugins/hosts": {
@@ -193,6 +194,7 @@ PURE_FILES = (
     "nic_frontend/server/model_policy.py",
     "plugins/doctor/checks.py",
     "plugins/doctor/records.py",
+    "plugins/ray/records/demand.py",
     "plugins/ray/records/directory.py",
     "plugins/ray/gateway/dispatch.py",
     "plugins/ray/gateway/forwarding.py",

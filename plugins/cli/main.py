@@ -28,6 +28,25 @@ from shunter.plugins.ray.commands import cluster
 
 LOOK_S = 0.5
 
+Tokens = Annotated[
+    bool | None,
+    typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation; default: on."),
+]
+Kept = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep configuration and logs here; default: temporary. A Triton whose `serve` was "
+        "killed is taken over by the next one with the same folder."
+    ),
+]
+Head = Annotated[
+    str | None,
+    typer.Option("--cluster", help="HOST:PORT: be a machine of that cluster, see its `up`."),
+]
+Key = Annotated[
+    Path | None, typer.Option("--cluster-key", help="The cluster's key, from its head.")
+]
+
 app = typer.Typer(
     name="shunter",
     no_args_is_help=True,
@@ -65,6 +84,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def serve(
+    ctx: typer.Context,
     store: Annotated[Path, typer.Option(help="Model store.")] = Path("store"),
     models: Annotated[
         list[str] | None,
@@ -76,21 +96,14 @@ def serve(
     config: Annotated[
         list[str] | None, typer.Option("--config", help="KEY=VALUE, an option of the server.")
     ] = None,
-    tokens: Annotated[
-        bool | None,
-        typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation; default: on."),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep configuration and logs here; default: temporary. A Triton whose `serve` was "
-            "killed is taken over by the next one with the same folder."
-        ),
-    ] = None,
+    tokens: Tokens = None,
+    folder: Kept = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="TorchServe's default logs.")] = False,
     triton: Annotated[
         bool, typer.Option("--triton", help="Triton with the backend, and not TorchServe.")
     ] = False,
+    cluster_head: Head = None,
+    cluster_key: Key = None,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
 
@@ -101,7 +114,14 @@ def serve(
       shunter serve --store store --model resnet=resnet.mar --config job_queue_size=500
 
       shunter serve --demo --triton --port 8000 --grpc 8001
+
+      shunter serve --cluster 10.0.0.1:6379 --cluster-key key --store store
     """
+    if cluster_head is not None:
+        from shunter.plugins.ray.commands import join
+
+        join(ctx, cluster_head, cluster_key, store, (port, grpc), folder)
+        return
     from rich.console import Console
 
     from shunter.plugins import hosts

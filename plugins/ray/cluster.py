@@ -8,15 +8,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from shunter.allocator.cluster.procurement import Kind
 from shunter.plugins.errors import UserError
-from shunter.plugins.ray.node import NodeSpec, environment
-from shunter.plugins.ray.records.names import CONTROLLER, NAMESPACE, require_ray
+from shunter.plugins.ray.node import Node, NodeSpec, environment, free_port
+from shunter.plugins.ray.records.names import CONTROLLER, HEAD_RESOURCE, NAMESPACE, require_ray
 from shunter.plugins.ray.records.settings import ClusterSettings
 from shunter.plugins.ray.started import down, make_folder, note, start_node
 
@@ -25,8 +29,11 @@ START_S = 300.0
 LOOK_S = 0.2
 
 
-def told(settings: ClusterSettings, base: Path) -> dict[str, Any]:
-    """What every machine's server is told. ``base``: where relative paths start."""
+def told(settings: ClusterSettings, base: Path, *, is_local: bool) -> dict[str, Any]:
+    """What every machine's server is told, where its node says nothing else.
+
+    ``base``: where relative paths start; ``is_local``: all machines are of this host.
+    """
     models = [
         f"{name}={model.archive or name + '.mar'}" for name, model in settings.models.items()
     ]
@@ -37,9 +44,41 @@ def told(settings: ClusterSettings, base: Path) -> dict[str, Any]:
         "models": models,
         "shunter_config": str((base / config).resolve()) if config else "",
         "settings": {},
-        "ports": None,
+        "ports": None if is_local else [settings.server.port, settings.server.grpc],
         "address": "127.0.0.1",
     }
+
+
+def join(spec: NodeSpec) -> None:
+    """Be a node in the foreground until SIGINT or SIGTERM; then drain, and end. Raises UserError.
+
+    A second signal ends it at once.
+    """
+    require_ray()
+    folder, node = Path(spec.folder), Node(spec)
+    told = threading.Event()
+
+    def leave(*_: object) -> None:
+        if told.is_set():
+            node.stop()
+        else:
+            told.set()
+            threading.Thread(target=_leave, args=(folder, spec, node), daemon=True).start()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, leave)
+    print(f"{spec.name} joins {spec.address}; Ctrl-C drains and stops", flush=True)
+    node.run()
+
+
+def _leave(folder: Path, spec: NodeSpec, node: Node) -> None:
+    try:
+        with connected(folder, address=spec.address):
+            ask("drain", spec.name)
+    except UserError as error:
+        print(f"shunter: {spec.name} ends without being drained: {error}", file=sys.stderr)
+    finally:
+        node.stop()
 
 
 def up(
@@ -48,6 +87,7 @@ def up(
     base: Path,
     *,
     nodes: int,
+    is_local: bool,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Start so many nodes on this host; come back when every machine and gateway serves.
@@ -57,18 +97,22 @@ def up(
     require_ray()
     make_folder(folder)
     os.environ.update(environment(folder))  # Ray reads it when it is imported, and never again
-    given = told(settings, base)
+    given = told(settings, base, is_local=is_local)
     if not Path(given["store"]).is_dir():
         raise UserError(f"{given['store']} is not a folder: name the model store by --store")
-    host = _own_address()
-    address = f"{host}:{_free_port(host)}"
+    host = own_address()
+    address = f"{host}:{free_port(host) if is_local else settings.head_port}"
+    machines = settings.machines
+    can_be_taken = machines.provider == "local" and not machines.only_on_demand
+    kind = Kind.SPOT if can_be_taken else Kind.ON_DEMAND
+    described = {} if is_local else {"address": host}
     try:
         for number in range(nodes):
             say(f"node {number + 1} of {nodes}")
-            spec = NodeSpec(str(folder), f"node-{number}", address, is_head=not number)
-            start_node(folder, spec)
+            spec = NodeSpec(str(folder), f"node-{number}", address, not number, described)
+            start_node(folder, spec, kind if number else Kind.ON_DEMAND)
         with connected(folder, wait_s=60):
-            _begin(settings, given)
+            _begin(settings, given, folder)
             return _wait_whole(folder, nodes, settings.gateways.count, say)
     except BaseException:
         down(folder)
@@ -76,10 +120,10 @@ def up(
 
 
 @contextlib.contextmanager
-def connected(folder: Path, wait_s: float = 10) -> Iterator[None]:
+def connected(folder: Path, wait_s: float = 10, address: str = "") -> Iterator[None]:
     """Be a client of the cluster's Ray. Raises UserError."""
     require_ray()
-    address = note(folder)["address"]
+    address = address or note(folder)["address"]
     os.environ.update(environment(folder))
     import ray
 
@@ -117,16 +161,17 @@ def controller() -> Any:
 def status(folder: Path) -> dict[str, Any]:
     """Of gateways and machines. Raises UserError."""
     with connected(folder):
-        return _ask("status")
+        return ask("status")
 
 
 def drain(folder: Path, machine: str) -> None:
     """Let a machine finish and end. Raises UserError."""
     with connected(folder):
-        _ask("drain", machine)
+        ask("drain", machine)
 
 
-def _ask(what: str, *arguments: Any) -> Any:
+def ask(what: str, *arguments: Any) -> Any:
+    """Of the controller, by whoever is connected. Raises UserError."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -139,7 +184,7 @@ def _ask(what: str, *arguments: Any) -> Any:
         raise UserError(f"the controller does not answer: {type(error).__name__}") from None
 
 
-def _begin(settings: ClusterSettings, given: dict[str, Any]) -> None:
+def _begin(settings: ClusterSettings, given: dict[str, Any], folder: Path) -> None:
     import ray
 
     from shunter.plugins.ray.controller import Controller
@@ -152,8 +197,8 @@ def _begin(settings: ClusterSettings, given: dict[str, Any]) -> None:
         max_restarts=-1,
         max_concurrency=16,
         num_cpus=0,
-        resources={"node:__internal_head__": 0.001},
-    ).remote(settings, given)
+        resources={HEAD_RESOURCE: 0.001},
+    ).remote(settings, given, str(folder))
 
 
 def _wait_whole(
@@ -161,7 +206,7 @@ def _wait_whole(
 ) -> dict[str, Any]:
     end = time.monotonic() + START_S
     while True:
-        found: dict[str, Any] = _ask("status")
+        found: dict[str, Any] = ask("status")
         serving = sum(each["state"] == "serving" for each in found["machines"])
         open_ = sum(each.get("problem") == "" for each in found["gateways"])
         if serving >= nodes and open_ >= gateways:
@@ -175,7 +220,7 @@ def _wait_whole(
         time.sleep(LOOK_S)
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """Of this host, as Ray will call it."""
     from ray.util import get_node_ip_address
 
@@ -188,9 +233,3 @@ def _listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from shunter.plugins.console import stdout
+from shunter.plugins.console import given, stdout
+from shunter.plugins.errors import UserError
 
 cluster = typer.Typer(
     no_args_is_help=True, help="Many machines behind gateways, on Ray."
@@ -23,8 +25,11 @@ Folder = Annotated[
 @cluster.command()
 def up(
     local: Annotated[
-        int, typer.Option(min=1, max=16, help="So many machines on this host, to try it.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1, max=16, help="So many machines on this host, to try it; nobody else can join."
+        ),
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Model store; default: cluster.toml's, or store.")
     ] = None,
@@ -61,7 +66,8 @@ def up(
             folder or started.usual_folder(),
             found,
             base,
-            nodes=local,
+            nodes=local or 1,
+            is_local=local is not None,
             say=lambda text: shown.update(f"starting: {text}"),
         )
     _show(status)
@@ -107,6 +113,27 @@ def drain(
 
 
 @cluster.command()
+def evict(
+    machine: Annotated[str, typer.Argument(help="Its name in `shunter cluster status`.")],
+    notice: Annotated[float, typer.Option(min=1, help="Seconds until it is ended.")] = 30,
+    folder: Folder = None,
+) -> None:
+    """Have a machine of this host taken away, as a cloud takes away a spot machine.
+
+    For clusters with `provider = "local"`: its end is announced, it is replaced, drained, and ended
+    when the time is over, whatever it does then.
+
+    Example:
+
+      shunter cluster evict node-2 --notice 30
+    """
+    from shunter.plugins.ray import local, started
+
+    local.announce(folder or started.usual_folder(), machine, notice)
+    print(f"{machine} ends in {notice:g} s")
+
+
+@cluster.command()
 def down(folder: Folder = None) -> None:
     """End the machines and gateways that were started on this host.
 
@@ -118,6 +145,35 @@ def down(folder: Folder = None) -> None:
 
     started.down(folder or started.usual_folder())
     print("the cluster has ended")
+
+
+def join(
+    ctx: typer.Context,
+    head: str,
+    key: Path | None,
+    store: Path,
+    ports: tuple[int, int],
+    folder: Path | None,
+) -> None:
+    """``shunter serve --cluster``. Raises UserError."""
+    allowed = {"cluster_head", "cluster_key", "store", "port", "grpc", "folder"}
+    if others := given(ctx) - allowed:
+        raise UserError(f"--{min(others)}: what a cluster serves is said by its cluster.toml")
+    host, _, port = head.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--cluster {head}: write HOST:PORT, as `shunter cluster up` printed it")
+    from shunter.plugins.ray import cluster as running
+    from shunter.plugins.ray import started
+    from shunter.plugins.ray.node import NodeSpec
+
+    place = folder or started.usual_folder().with_name(f"{started.usual_folder().name}-node")
+    started.make_folder(place, key)
+    described: dict[str, Any] = {"address": running.own_address()}
+    if given(ctx) & {"port", "grpc"}:
+        described["ports"] = list(ports)
+    if "store" in given(ctx):
+        described["store"] = str(store.resolve())
+    running.join(NodeSpec(str(place), socket.gethostname(), head, described=described))
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -8,8 +8,11 @@ go on with the directory that they have, and the next one asks the machines.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,8 +22,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shunter.plugins.errors import UserError
 from shunter.plugins.ray.gateway.actor import Gateway
 from shunter.plugins.ray.machine import Machine
+from shunter.plugins.ray.number import NumberOfMachines, provider_of
 from shunter.plugins.ray.records.directory import Directory, Entry, Report, told
 from shunter.plugins.ray.records.names import (
+    HEAD_RESOURCE,
     MACHINE_RESOURCE,
     NAMESPACE,
     gateway_actor,
@@ -39,18 +44,22 @@ _FOREVER = {"namespace": NAMESPACE, "lifetime": "detached", "max_restarts": -1, 
 class Controller:
     """See the module. Methods are called by several threads of the actor."""
 
-    def __init__(self, settings: ClusterSettings, told: dict[str, Any]) -> None:
-        """``told``: what every machine's server is told, see ``serving``."""
+    def __init__(self, settings: ClusterSettings, told: dict[str, Any], folder: str) -> None:
+        """``told``: what every machine's server is told, see ``serving``; ``folder``: the
+        cluster's, on the head."""
         self._settings, self._told = settings, told
         self._directory = Directory(idempotent=_idempotent(settings))
         self._nodes: dict[str, Any] = {}
         """Actor of the machine, by node."""
+        self._heads: set[str] = set()
         self._asked: dict[str, tuple[Any, float]] = {}
         """Report that is awaited, and when the machine was last heard."""
         self._next_nodes = 0.0
         self._is_known = False
         """Whether the machines have said what there is: until then the gateways know better."""
         self._began = time.monotonic()
+        provider = provider_of(settings, Path(folder))
+        self._number = provider and NumberOfMachines(provider, settings.machines, self._drain)
         threading.Thread(target=self._run, name="look", daemon=True).start()
 
     def directory(self, number: int) -> Directory | None:
@@ -68,12 +77,22 @@ class Controller:
             except (RayError, ValueError) as error:
                 said = {"problem": f"it does not answer: {type(error).__name__}"}
             gateways.append({"name": name, **said})
-        return {"gateways": gateways, "machines": told(self._directory)}
+        found = {
+            "controller": {"pid": os.getpid()},
+            "gateways": gateways,
+            "machines": told(self._directory),
+        }
+        return found | ({"procurement": self._number.told()} if self._number else {})
 
     def drain(self, name: str) -> None:
         """Let a machine answer what it holds and end; come back when it has. Raises UserError."""
-        entry = self._entry(name)
-        ray.get(self._nodes[entry.node_id].drain.remote())
+        drained = self._drain(name)
+        if self._number is not None:
+            self._number.drain(name)
+        ray.get(drained)
+
+    def _drain(self, name: str) -> Any:
+        return self._nodes[self._entry(name).node_id].drain.remote()
 
     def _entry(self, name: str) -> Entry:
         entry = self._directory.entries.get(name)
@@ -104,13 +123,13 @@ class Controller:
             self._look_at_nodes(now)
             self._keep_gateways()
         self._ask(now)
+        if self._number is not None and self._is_known:
+            self._number.look(now, self._directory.entries)
 
     def _look_at_nodes(self, now: float) -> None:
-        alive = {
-            node["NodeID"]
-            for node in ray.nodes()
-            if node["Alive"] and MACHINE_RESOURCE in node["Resources"]
-        }
+        resources = {each["NodeID"]: each["Resources"] for each in ray.nodes() if each["Alive"]}
+        alive = {node_id for node_id, has in resources.items() if MACHINE_RESOURCE in has}
+        self._heads = {node_id for node_id, has in resources.items() if HEAD_RESOURCE in has}
         for gone in self._nodes.keys() - alive:
             del self._nodes[gone]
             self._asked.pop(gone, None)
@@ -157,7 +176,13 @@ class Controller:
         heard_all = len(entries) == len(self._nodes)
         self._is_known |= heard_all or time.monotonic() - self._began > SILENT_S
         number = max(self._directory.number + 1, time.time_ns() // 1_000_000)
-        self._directory = Directory(number, entries, self._directory.idempotent)
+        ordered = {
+            name: replace(
+                entries[name], order=order, is_head=entries[name].node_id in self._heads
+            )
+            for order, name in enumerate(sorted(entries))
+        }
+        self._directory = Directory(number, ordered, self._directory.idempotent)
 
     def _keep_gateways(self) -> None:
         """Each on a node of its own where there are enough; Ray starts again what ends."""

@@ -23,7 +23,7 @@ import psutil
 from shunter.plugins.errors import UserError
 from shunter.plugins.management import RemoteHost
 from shunter.plugins.ray.records import loads
-from shunter.plugins.ray.records.directory import Report
+from shunter.plugins.ray.records.directory import Report, State
 from shunter.plugins.ray.records.names import NODE_VARIABLE
 
 LOGGER = logging.getLogger("shunter.cluster")
@@ -143,10 +143,15 @@ class Machine:
         )
         while server.running and not self._drains.is_set():
             try:
-                works = tuple(loads.parse(host.status()))
+                status = host.status()
             except UserError:  # it is ending, or very busy: what was said last holds
-                works = self._report.works
-            self._report = replace(shown, works=works, state="serving" if works else "starting")
+                self._drains.wait(LOOK_S)
+                continue
+            works = tuple(loads.parse(status))
+            state: State = "serving" if works else "starting"
+            if works and loads.is_changing(status):
+                state = "draining"
+            self._report = replace(shown, works=works, state=state)
             self._drains.wait(LOOK_S)
 
     def _release(self, server: Server) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,8 +21,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shunter.allocator.devices.advice import DeviceError
+from shunter.allocator.devices.inventory import take_stock
+from shunter.allocator.devices.slices import of_gpu
 from shunter.plugins.errors import UserError
-from shunter.plugins.ray.records.names import MACHINE_RESOURCE, NODE_VARIABLE
+from shunter.plugins.ray.records.names import MACHINE_RESOURCE, NODE_VARIABLE, SLICE_RESOURCE
 
 LOGGER = logging.getLogger("shunter.cluster")
 FIRST_PAUSE_S, LONGEST_PAUSE_S, HELD_S = 0.5, 15.0, 60.0
@@ -54,7 +58,6 @@ class NodeSpec:
     address: str
     """``HOST:PORT`` of the head."""
     is_head: bool = False
-    resources: Mapping[str, float] = field(default_factory=dict)
     described: Mapping[str, Any] = field(default_factory=dict)
     """What the machine there reads: where its store is."""
 
@@ -89,15 +92,32 @@ def command(spec: NodeSpec) -> list[str]:
     if spec.is_head:
         found += ["--head", f"--port={port}", f"--node-ip-address={host}"]
         found += ["--include-dashboard=false", f"--temp-dir={Path(spec.folder) / 'ray'}"]
+        found += [f"--ray-client-server-port={free_port(host)}"]  # nobody asks there
     else:
         found += [f"--address={spec.address}"]
-    resources = {MACHINE_RESOURCE: 1, **spec.resources}
+    resources = {MACHINE_RESOURCE: 1, **{SLICE_RESOURCE + name: 1 for name in slices()}}
     found += ["--min-worker-port=0", "--max-worker-port=0", "--num-cpus=1", "--num-gpus=0"]
     return [
         *found,
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--resources={json.dumps(resources)}",
     ]
+
+
+def free_port(host: str) -> int:
+    """One that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def slices() -> list[str]:
+    """GPUs and MIG instances that this host has now. Ray cannot be told when they change: what
+    there is then stands in the directory."""
+    try:
+        return [part.name for gpu in take_stock() for part in of_gpu(gpu)]
+    except DeviceError:
+        return []
 
 
 class Node:

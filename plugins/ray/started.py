@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.ray.node import TOKEN, NodeSpec
 
 FILE = "cluster.json"
+NOTICES = "notices.json"
+"""When machines of this host will be taken away, see ``local``."""
 LOOK_S = 0.2
 STOP_S = 45.0
 LONGEST_PATH = 40
@@ -34,6 +37,8 @@ class Started:
     pid: int
     started: int
     """When, in ticks since boot: another process may have its number one day."""
+    kind: str = "on_demand"
+    """How it would be paid in a cloud, see ``local``."""
 
     @property
     def runs(self) -> bool:
@@ -46,25 +51,49 @@ def usual_folder() -> Path:
     return Path(f"/tmp/shunter-cluster-{os.getuid()}")
 
 
-def start_node(folder: Path, spec: NodeSpec) -> Started:
+def start_node(folder: Path, spec: NodeSpec, kind: str = "on_demand") -> Started:
     """Start a node's process in the background, and note it."""
     path = spec.write()
+    # What Ray tells its processes is of the node where this one runs, and not of the new one.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with spec.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "shunter.plugins.ray.node", str(path)],
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    found = Started(spec.name, process.pid, record.started(process.pid))
-    try:
-        before = noted(folder)
-    except UserError:
-        before = []
-    text = json.dumps({"address": spec.address, "nodes": [asdict(e) for e in [*before, found]]})
-    (folder / FILE).write_text(text, encoding="utf-8")
+    found = Started(spec.name, process.pid, record.started(process.pid), kind)
+    before = noted(folder) if (folder / FILE).exists() else []
+    _write(folder, spec.address, [*before, found])
     return found
+
+
+def end_node(folder: Path, name: str, *, at_once: bool = False) -> None:
+    """End a node's process; nothing happens if there is none. ``at_once``: without notice."""
+    for each in noted(folder):
+        if each.name == name and each.runs:
+            os.kill(each.pid, signal.SIGKILL if at_once else signal.SIGTERM)
+            bury(each.pid)
+
+
+def bury(pid: int) -> None:
+    """Wait for a process that ends, if it is a child of this one."""
+    threading.Thread(target=_wait, args=(pid,), daemon=True).start()
+
+
+def _wait(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _write(folder: Path, address: str, nodes: list[Started]) -> None:
+    draft = folder / f"{FILE}.new"
+    told = {"address": address, "nodes": [asdict(each) for each in nodes]}
+    draft.write_text(json.dumps(told), encoding="utf-8")
+    draft.replace(folder / FILE)
 
 
 def noted(folder: Path) -> list[Started]:
@@ -83,27 +112,37 @@ def note(folder: Path) -> dict[str, Any]:
 
 
 def down(folder: Path) -> None:
-    """End the nodes of this host, and with them all that runs there. Raises UserError."""
-    nodes = noted(folder)
-    for each in reversed(nodes):
+    """End the nodes of this host, and with them all that runs there. Raises UserError.
+
+    The head goes first: its controller would replace the others.
+    """
+    first = noted(folder)[:1]
+    _end(first)
+    _end(noted(folder))
+    (folder / FILE).unlink(missing_ok=True)
+    for each in ("ray", "gcs"):
+        shutil.rmtree(folder / each, ignore_errors=True)
+
+
+def _end(nodes: list[Started]) -> None:
+    for each in nodes:
         if each.runs:
             os.kill(each.pid, signal.SIGTERM)
+            bury(each.pid)
     end = time.monotonic() + STOP_S
     while left := [each for each in nodes if each.runs]:
         if time.monotonic() > end:
             for each in left:
-                os.killpg(each.pid, signal.SIGKILL)
-            break
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
+                os.kill(each.pid, signal.SIGKILL)
+            return
         time.sleep(LOOK_S)
-    (folder / FILE).unlink(missing_ok=True)
-    shutil.rmtree(folder / "ray", ignore_errors=True)
-    shutil.rmtree(folder / "gcs", ignore_errors=True)
 
 
-def make_folder(folder: Path) -> None:
-    """For a new cluster, with a key of its own. Raises UserError."""
+def make_folder(folder: Path, key: Path | None = None) -> None:
+    """For a new cluster with a key of its own, or for a node with the key of its cluster.
+
+    Raises UserError.
+    """
     if len(os.fsencode(folder)) > LONGEST_PATH:
         raise UserError(f"{folder}: Ray needs a --folder of at most {LONGEST_PATH} letters")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,11 +150,14 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"{folder} is another user's: name another --folder")
     if (folder / FILE).exists() and any(each.runs for each in noted(folder)):
         raise UserError(f"a cluster runs in {folder}: `shunter cluster down` ends it")
+    try:
+        secret = key.read_text(encoding="ascii").strip() if key else secrets.token_hex(32)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--cluster-key {key} cannot be read: {error}") from error
     for each in ("ray", "gcs"):
         shutil.rmtree(folder / each, ignore_errors=True)
-    (folder / FILE).unlink(missing_ok=True)
-    token = folder / TOKEN
-    token.unlink(missing_ok=True)
-    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    for each in (FILE, TOKEN, NOTICES):
+        (folder / each).unlink(missing_ok=True)
+    descriptor = os.open(folder / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
+        file.write(secret)

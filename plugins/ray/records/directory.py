@@ -44,6 +44,8 @@ class Entry:
     report: Report
     order: int = 0
     """Best effort is packed onto machines of low order."""
+    is_head: bool = False
+    """Ray's head is there; it is never given back."""
 
     @property
     def is_usable(self) -> bool:
@@ -105,6 +107,7 @@ def told(directory: Directory) -> list[dict[str, Any]]:
                     "workers": work.workers,
                     "strict": work.strict,
                     "best_effort": work.best_effort,
+                    "arrivals": list(work.arrivals),
                     "batch": round(work.state.batch, 2),
                     "batch_ms": round(work.state.fit.seconds(work.state.batch) * 1e3, 3),
                     "hot": work.state.is_hot,

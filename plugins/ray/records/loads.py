@@ -37,8 +37,10 @@ class Work:
     """Requests that wait or run."""
     gives_way: bool
     """Its best effort stands still for strict work."""
-    arrivals: int
-    """Requests so far."""
+    arrivals: tuple[int, int]
+    """Strict and best-effort requests so far."""
+    largest: int = 1
+    """Batch."""
     slices: tuple[str, ...] = (WHOLE,)
 
     @property
@@ -61,6 +63,12 @@ def parse(status: Any) -> list[Work]:
         if each.workers > 0:
             found.append(each)
     return found
+
+
+def is_changing(status: Any) -> bool:
+    """Whether instances of its GPUs are changed now."""
+    devices = status.get("devices") if isinstance(status, Mapping) else None
+    return isinstance(devices, Mapping) and bool(devices.get("changing"))
 
 
 def machine(name: str, works: Sequence[Work], *, order: int, is_draining: bool) -> Machine:
@@ -102,6 +110,7 @@ def _torchserve(model: Any, pools: Any) -> Work:
     waiting = _count(model["queue"]["strict"]), _count(model["queue"]["best_effort"])
     is_strict = model["class"] == "strict"
     running = _count(model["in_flight"]["requests"])
+    arrivals = model["counters"]["arrivals"]
     strict = waiting[0] + (running if is_strict else 0)
     return Work(
         name=_text(model["name"]),
@@ -117,7 +126,8 @@ def _torchserve(model: Any, pools: Any) -> Work:
         strict=strict,
         best_effort=sum(waiting) + running - strict,
         gives_way=model["preemption"] is not None,
-        arrivals=sum(_count(each) for each in model["counters"]["arrivals"].values()),
+        arrivals=(_count(arrivals["strict"]), _count(arrivals["best_effort"])),
+        largest=max(1, _count(model["batch_size"])),
         slices=tuple(sorted({_text(each["slice"]) for each in serving})) or (WHOLE,),
     )
 
@@ -140,8 +150,14 @@ def _triton(model: Any) -> Work:
         strict=waiting[0] + _count(model["running"]),
         best_effort=waiting[1],
         gives_way=False,
-        arrivals=_count(model["requests"]),
+        arrivals=(_count(model["requests"]), 0),  # it counts no classes
+        largest=_largest(_text(model["configuration"])),
     )
+
+
+def _largest(configuration: str) -> int:
+    """The largest batch of ``1x2x8,...``."""
+    return max(int(group.split("x")[2]) for group in configuration.split(","))
 
 
 def _fit(latency: Any) -> Fit:

@@ -46,6 +46,11 @@ class ServerSettings:
     """Model store, on every machine; a relative path starts at the folder of this file."""
     shunter_config: str = _text("", "path of a file")
     """``shunter.toml`` of every machine."""
+    port: int = _number(8090, 1, LAST_PORT)
+    """Inference of each machine, where other hosts reach it; management and metrics follow, and
+    stay on that host."""
+    grpc: int = _number(7090, 1, LAST_PORT)
+    """gRPC of each machine."""
 
 
 @section
@@ -66,6 +71,49 @@ class GatewaySettings:
 
 
 @section
+class MachinesSettings:
+    """How many machines there are, and where they come from: ``[machines]``."""
+
+    provider: Literal["none", "local", "aws"] = "none"
+    """``none``: those that were started, always; ``local``: nodes on this host, to try it."""
+    least: int = _number(1, 0, 10000)
+    """So many are always there."""
+    most: int = _number(16, 1, 10000)
+    """Never more."""
+    only_on_demand: Switch = False
+    """No spot machines, which are cheaper and may be taken away."""
+    on_demand_least: int = _number(0, 0, 10000)
+    """So many that nobody takes away."""
+    keep_s: float = _number(600, 1, 86400)
+    """A machine has to be surplus for so long before it is given back."""
+    start_s: float = _number(60, 1, 3600)
+    """From asking for a machine until it serves: the load is forecast so far ahead."""
+    patience_s: float = _number(300, 10, 3600)
+    """A machine that starts for longer is given back."""
+    strict_most: float = _number(0.6, 0.05, 1)
+    """Share of the workers that strict requests may keep busy."""
+    most_busy: float = _number(0.9, 0.05, 1)
+    """Share of the workers that all requests may keep busy."""
+
+
+@section
+class AwsSettings:
+    """Where machines of Amazon's come from: ``[aws]``. Credentials are found as boto3 does."""
+
+    cluster: str = _text("shunter", "a text")
+    """Tag of the machines of this cluster."""
+    region: str = _text("", "name of a region")
+    launch_template: str = _text("", "name or id of a launch template")
+    """It starts `shunter serve --cluster`."""
+    instance_type: str = _text("", "name of an instance type")
+    """Instead of the launch template's."""
+    subnets: tuple[str, ...] = Field((), json_schema_extra={"allowed": "a list of subnets"})
+    """Tried one after the other: one in each zone."""
+    notices: str = _text("", "URL of a queue")
+    """SQS queue to which EventBridge sends interruption warnings."""
+
+
+@section
 class ModelSettings:
     """A model of the cluster: ``[models.NAME]``."""
 
@@ -80,8 +128,12 @@ class ModelSettings:
 class ClusterSettings:
     """All of ``cluster.toml``."""
 
+    head_port: int = _number(6379, 1, LAST_PORT)
+    """Where Ray's head listens to other hosts."""
     server: ServerSettings = Field(default_factory=ServerSettings)
     gateways: GatewaySettings = Field(default_factory=GatewaySettings)
+    machines: MachinesSettings = Field(default_factory=MachinesSettings)
+    aws: AwsSettings = Field(default_factory=AwsSettings)
     models: dict[str, ModelSettings] = Field(default_factory=dict)
 
 

@@ -15,7 +15,7 @@ FAR = float("inf")
 
 def work(name="m", strict=0):
     state = ModelState(Fit(0.01, 0.0))
-    return Work(name, "1.0", True, True, state, 1, strict, 0, False, 0)
+    return Work(name, "1.0", True, True, state, 1, strict, 0, False, (0, 0))
 
 
 def entry(name, state="serving", *, pid=1, works=None):

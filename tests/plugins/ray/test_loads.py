@@ -13,6 +13,7 @@ MODEL = {
     "default": True,
     "class": "strict",
     "preemption": None,
+    "batch_size": 8,
     "queue": {"strict": 2, "best_effort": 4},
     "in_flight": {"requests": 1, "batches": 1},
     "counters": {"arrivals": {"strict": 5, "best_effort": 6}},
@@ -37,6 +38,7 @@ TRITON = {
     "requests": 7,
     "waiting": [1, 2],
     "running": 3,
+    "configuration": "1x1x4,1x2x16",
     "fixed_ns": 4_000_000,
     "per_request_ns": 1_000_000,
     "error_ns": 0,
@@ -56,7 +58,8 @@ def test_a_models_load():
     (work,) = loads.parse({"models": [MODEL], "pools": []})
     assert work.state.fit == Fit(0.005, 0.002, 0.001)
     assert work.state.batch == 2.5
-    assert (work.workers, work.strict, work.best_effort, work.arrivals) == (2, 3, 4, 11)
+    assert (work.workers, work.strict, work.best_effort, work.arrivals) == (2, 3, 4, (5, 6))
+    assert work.largest == 8
     assert work.slices == ("all cores",)
 
 
@@ -81,6 +84,7 @@ def test_the_other_server():
     (work,) = loads.parse({"server": "other", "models": [TRITON]})
     assert work.state.fit == Fit(0.004, 0.001)
     assert (work.state.batch, work.workers, work.strict, work.best_effort) == (2.0, 2, 4, 2)
+    assert (work.largest, work.arrivals) == (16, (7, 0))
 
 
 @pytest.mark.parametrize(
@@ -130,3 +134,16 @@ def test_what_is_wrong_makes_only_that_model_unknown(model):
 @pytest.mark.parametrize("status", [None, [], {}, {"models": 3}])
 def test_no_status_is_no_load(status):
     assert loads.parse(status) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "is_changing"),
+    [
+        (None, False),
+        ({"devices": None}, False),
+        ({"devices": {"changing": []}}, False),
+        ({"devices": {"changing": [0]}}, True),
+    ],
+)
+def test_a_machine_whose_instances_change(status, is_changing):
+    assert loads.is_changing(status) is is_changing
