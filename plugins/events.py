@@ -35,7 +35,8 @@ def tell(level: int, about: str, text: str) -> None:
 
 def relay(about: str, line: str) -> None:
     """A line of a log of ours, which begins with its level."""
-    tell(LEVELS.get(line.partition(" ")[0], logging.INFO), about, line)
+    level, _, text = line.partition(" ")
+    tell(LEVELS.get(level, logging.INFO), about, text if level in LEVELS else line)
 
 
 class Recorder(logging.Handler):

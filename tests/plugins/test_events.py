@@ -72,7 +72,7 @@ def test_lines_of_programs_beside_it_are_told_and_logged(tmp_path):
         while not recorder.after():
             time.sleep(0.01)
         program.close()
-    assert texts(recorder)[0] == ("warning", "helper", "WARNING it is full")
+    assert texts(recorder)[0] == ("warning", "helper", "it is full")
     assert log.read_text(encoding="utf-8") == "WARNING it is full\n"
 
 

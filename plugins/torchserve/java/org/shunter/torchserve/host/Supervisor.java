@@ -27,6 +27,8 @@ public final class Supervisor {
     /** Both programs write several times a second; seconds of silence are not load. */
     private static final int MOST_LOOKS = 15;
 
+    private static final String LEVEL = "^(CRITICAL|ERROR|WARNING|INFO) ";
+
     private final Host host;
     private final String name;
     private final List<String> arguments;
@@ -136,13 +138,13 @@ public final class Supervisor {
     private void relay(final String line) {
         if (line.startsWith("ERROR ") || line.startsWith("CRITICAL ")) {
             LOGGER.error("{}: {}", name, line);
-            host.events().tell(Level.ERROR, name, line);
+            host.events().tell(Level.ERROR, name, line.replaceFirst(LEVEL, ""));
         } else if (line.startsWith("WARNING ")) {
             LOGGER.warn("{}: {}", name, line);
-            host.events().tell(Level.WARNING, name, line);
+            host.events().tell(Level.WARNING, name, line.replaceFirst(LEVEL, ""));
         } else {
             LOGGER.info("{}: {}", name, line);
-            host.events().tell(Level.INFO, name, line);
+            host.events().tell(Level.INFO, name, line.replaceFirst(LEVEL, ""));
         }
     }
 
