@@ -42,6 +42,8 @@ class BuildCompiled(build_py):
     """build_py, then what is compiled beside its packaged sources."""
 
     def run(self) -> None:
+        if (machine := platform.machine()) != "x86_64":
+            raise SystemExit(f"Shunter runs on Linux on x86-64 only: this is {machine}")
         super().run()
         if self.editable_mode:
             return

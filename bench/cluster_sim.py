@@ -132,7 +132,7 @@ def priced(found: dict[Run, Day], clouds: Sequence[Cloud]) -> list[Row]:
             "cost_vs_on_demand": round(
                 cloud.cost(day.hours) / cloud.cost(base[run.strict].hours), 4
             ),
-            "gap_points": round(100 * (base[run.strict].compliance - day.compliance), 4),
+            "gap_points": round(100 * (base[run.strict].compliance - day.compliance), 4) + 0.0,
             "spot_share": round(day.hours[Kind.SPOT] / sum(day.hours.values()), 4),
             **day.row(),
             "origin": "simulated",

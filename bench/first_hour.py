@@ -75,15 +75,21 @@ def steps(port: int, management: int) -> list[Step]:
             shows='"label"',
         ),
         Step("Look", f"shunter status --management {manage}", shows="digits"),
-        Step("The page", f"curl -s {manage}/shunter/ | head -c 60", shows="<!DOCTYPE html>"),
+        Step(
+            "The page, on a screen",
+            "chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage "
+            f"--user-data-dir=browser --virtual-time-budget=9000 --dump-dom {manage}/shunter/ "
+            "2> /dev/null | grep -o 'digits 1.0\\|in TorchServe[^<]*\\|digits/1.0: [^<]*'",
+            shows=r"(?s)in TorchServe 0.12.*digits 1.0.*digits/1.0: it is served",
+        ),
         Step(
             "A model that does not load",
             "mkdir broken && echo 'import nosuchmodule' > broken/handler.py\n"
             "echo 'def handle(data, context): return data' >> broken/handler.py\n"
             "shunter pack broken --store store\n"
-            f"shunter load broken.mar --management {manage}\n"
-            "grep -o 'ModuleNotFoundError.*' serve.log | tail -1",
-            shows="nosuchmodule",
+            f"shunter load broken.mar --management {manage}",
+            status=2,
+            shows="Failed to start workers .*ModuleNotFoundError: No module named 'nosuchmodule'",
         ),
         Step(
             "A request that cannot be in time, and why",
@@ -94,6 +100,11 @@ def steps(port: int, management: int) -> list[Step]:
             "-H 'x-shunter-deadline-ms: 250' -o answer & done; wait %2 %3 %4 %5 %6\n"
             f"shunter explain last --bad --model slow --count 9 --management {manage}",
             shows="deadline",
+        ),
+        Step(
+            "What happened, and why",
+            f"shunter events --management {manage}",
+            shows="(?s)nosuchmodule.*dropped: too late",
         ),
         Step("Stop", "kill -INT %1; wait %1; tail -1 serve.log", shows="stopped"),
     ]
@@ -174,7 +185,8 @@ def page(rows: list[Row], ports: dict[int, int]) -> str:
         "",
         "What a stranger does, typed in an empty folder with a wheel of Shunter. "
         "`bench/first_hour.py` does it again and writes this page.",
-        "The time of the first step is mostly the network's: torch is large.",
+        "The time of the first step is mostly the network's: torch is large. "
+        f"{os.cpu_count()} CPUs, load average {os.getloadavg()[2]:.0f} of all that ran beside it.",
         "",
     ]
     for row in rows:

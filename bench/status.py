@@ -36,6 +36,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "fairness": (*TORCHSERVE, *POOL),
     "faults": TORCHSERVE,
     "first_hour": ("plugins/cli", "plugins/doctor", "plugins/view"),
+    "http_peers": TORCHSERVE,
     "http_sweep": TORCHSERVE,
     "many_models": (*TORCHSERVE, *POOL),
     "mig_faults": ("allocator/devices", "plugins/control"),

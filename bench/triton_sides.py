@@ -7,9 +7,6 @@ All serve the same networks (models/rpc/networks.py) in the same ``tritonserver`
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +32,6 @@ ANALYZED = ("perf_analyzer http", "perf_analyzer grpc")
 LOAD_S = 600.0
 """A model with five torch processes takes long to load."""
 TYPES = {"uint8": "UINT8", "float32": "FP32"}
-_HEADER = 'wrk.headers["{}"] = "{}"\n'
 
 
 @dataclass(frozen=True)
@@ -243,29 +239,8 @@ def measured(server: Any, model: RpcModel, call: Call, connections: int, seconds
 
 
 def _wrk(url: str, call: Call, connections: int, seconds: float) -> Row:
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
-    with tempfile.TemporaryDirectory() as folder, wrk.script_of(call.body) as lua:
-        script = Path(folder) / "post.lua"
-        text = lua.read_text(encoding="utf-8")
-        kind = "application/json"
-        if call.header_bytes is not None:
-            kind = "application/octet-stream"
-            text += _HEADER.format("Inference-Header-Content-Length", call.header_bytes)
-        script.write_text(text + _HEADER.format("Content-Type", kind), encoding="utf-8")
-        done = subprocess.run(
-            [*command, "--timeout", "10s", "-s", str(script), url],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    match = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", done.stdout)
-    if match is None:
-        raise RuntimeError(f"wrk failed: {done.stdout}{done.stderr}")
-    micros, requests, bad, failed, p50, p99 = map(int, match.groups())
-    return {
-        "rps": round((requests - bad) / (micros / 1e6), 1),
-        "requests": requests,
-        "failed": bad + failed,
-        "p50_us": p50,
-        "p99_us": p99,
-    }
+    headers = {"Content-Type": "application/json"}
+    if call.header_bytes is not None:
+        headers = wrk.BINARY | {"Inference-Header-Content-Length": str(call.header_bytes)}
+    with wrk.script_of(call.body, headers) as lua:
+        return wrk.load(url, lua, connections, seconds)

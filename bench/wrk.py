@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,9 @@ function done(summary, latency, requests)
     latency:percentile(50), latency:percentile(99)))
 end
 """
+
+
+BINARY = {"Content-Type": "application/octet-stream"}
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ class Measured:
 
 
 @contextmanager
-def script_of(body: bytes) -> Iterator[Path]:
+def script_of(body: bytes, headers: Mapping[str, str] = BINARY) -> Iterator[Path]:
     """A wrk script that posts bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path, data = Path(folder) / "post.lua", Path(folder) / "body"
         data.write_bytes(body)
         text = _SCRIPT.replace("[==[{body}]==]", f'io.open("{data}", "rb"):read("*a")')
-        path.write_text(text.replace("application/json", "application/octet-stream"))
+        lines = [f'wrk.headers["{name}"] = "{value}"\n' for name, value in headers.items()]
+        path.write_text(text + "".join(lines), encoding="utf-8")
         yield path
 
 
@@ -74,30 +78,46 @@ def _is_worker(process: psutil.Process) -> bool:
         return False
 
 
-def run(url: str, lua: Path, connections: int, seconds: float, jvm: int) -> Measured:
-    """Load ``url`` for ``seconds`` with one wrk thread."""
-    duration = f"{max(1, round(seconds))}s"
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{duration}", "--timeout", "10s"]
-    server = psutil.Process(jvm)
-    workers = [p for p in server.children() if _is_worker(p)]
-    before, start = [_busy(p) for p in (server, *workers)], time.monotonic()
-    children = _client_seconds()
+def load(url: str, lua: Path, connections: int, seconds: float) -> dict[str, Any]:
+    """Load ``url`` for ``seconds`` with one wrk thread: ``rps`` of answers with status 200,
+    ``requests``, ``failed``, ``p50_us`` and ``p99_us``.
+    """
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
     done = subprocess.run(
-        [*command, "-s", str(lua), url], capture_output=True, text=True, check=False
+        [*command, "--timeout", "10s", "-s", str(lua), url],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    elapsed = time.monotonic() - start
     match = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", done.stdout)
     if match is None:
         raise RuntimeError(f"wrk failed: {done.stdout}{done.stderr}")
     micros, requests, bad, failed, p50, p99 = map(int, match.groups())
+    return {
+        "rps": round((requests - bad) / (micros / 1e6), 1),
+        "requests": requests,
+        "failed": bad + failed,
+        "p50_us": p50,
+        "p99_us": p99,
+    }
+
+
+def run(url: str, lua: Path, connections: int, seconds: float, jvm: int) -> Measured:
+    """Load ``url`` for ``seconds`` with one wrk thread."""
+    server = psutil.Process(jvm)
+    workers = [p for p in server.children() if _is_worker(p)]
+    before, start = [_busy(p) for p in (server, *workers)], time.monotonic()
+    children = _client_seconds()
+    found = load(url, lua, connections, seconds)
+    elapsed = time.monotonic() - start
     used = [(_busy(p) - b) / elapsed for p, b in zip((server, *workers), before, strict=True)]
     cpu = {
         "client": round((_client_seconds() - children) / elapsed, 3),
         "jvm": round(used[0], 3),
         "workers": round(sum(used[1:]), 3),
     }
-    rate = (requests - bad) / (micros / 1e6)
-    return Measured(connections, rate, p50 / 1e3, p99 / 1e3, bad + failed, cpu)
+    p50_ms, p99_ms = found["p50_us"] / 1e3, found["p99_us"] / 1e3
+    return Measured(connections, found["rps"], p50_ms, p99_ms, found["failed"], cpu)
 
 
 def _busy(process: psutil.Process) -> float:

@@ -55,6 +55,7 @@ def pages() -> dict[Path, str]:
         "reference/settings.md": settings_page,
         "reference/cli.md": cli_page,
         "reference/messages.md": messages_page,
+        "reference/tested.md": tested_page,
         "wire.md": wire_page,
     }
     return {
@@ -158,6 +159,38 @@ def messages_page() -> Iterable[str]:
         yield from _messages(title, messages.python_messages(paths))
     java = messages.sources(root, "plugins/torchserve/java", ".java")
     yield from _messages(messages.JAVA, messages.java_messages(java))
+
+
+def tested_page() -> Iterable[str]:
+    """What the support table promises, and the tests that hold it to that."""
+    rows, tests = features(), supporting()
+    yield from ["| Feature | Tests, which all pass in a release |", "|---|---|"]
+    for row in rows:
+        found = [f"`{name}` in `{path}`" for label, path, name in tests if row.startswith(label)]
+        yield f"| {row} | {'; '.join(found) or 'none'} |"
+
+
+def features() -> list[str]:
+    """The first cell of each row of the support table."""
+    text = (DOCS / "support.md").read_text("utf-8").split("## Features")[1].split("\n## ")[0]
+    found = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
+    return [each for each in found if each != "Feature"]
+
+
+def supporting() -> list[tuple[str, str, str]]:
+    """Tests with ``@pytest.mark.support("how a row begins", ...)``: the words, file and test."""
+    root, found = DOCS.parent, []
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        text = path.read_text("utf-8")
+        if "mark.support(" in text:
+            for test in ast.walk(ast.parse(text)):
+                found += [
+                    (ast.literal_eval(word), path.relative_to(root).as_posix(), test.name)
+                    for mark in getattr(test, "decorator_list", ())
+                    if ast.unparse(mark).startswith("pytest.mark.support(")
+                    for word in mark.args
+                ]
+    return found
 
 
 def _messages(title: str, found: Iterable[str]) -> Iterable[str]:

@@ -107,6 +107,13 @@ class Host(Protocol):
         """What ``shunter status --json`` prints: the server, its models, their workers."""
         ...
 
+    def events(self, after: int = 0) -> list[dict[str, Any]]:
+        """What happened lately, and why: those after one of that number, the oldest first.
+
+        Of each ``number``, ``unix_ms``, ``level``, ``about`` and ``text``.
+        """
+        ...
+
 
 class GrpcClient(Protocol):
     """Inference by gRPC."""

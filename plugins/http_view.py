@@ -9,9 +9,11 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from shunter.batching.page.control_page import ControlPage
 from shunter.plugins.errors import UserError
+from shunter.plugins.host import Host
 from shunter.plugins.prometheus import TEXT, exposition
 
 DASHBOARD = Path(__file__).with_name("view") / "dashboard.html"
@@ -26,16 +28,17 @@ JSON = "application/json"
 class HttpView:
     """A server on this host, until it is closed."""
 
-    def __init__(self, page: Path, port: int, status: Callable[[], dict[str, Any]]) -> None:
-        """``page``: the control page; ``status``: as :meth:`shunter.plugins.host.Host.status`.
+    def __init__(self, page: Path, port: int, host: Host) -> None:
+        """``page``: the control page; ``host``: whose status and events are shown.
 
         Raises UserError when the port is taken; PageError, OSError when there is no page.
         """
-        self._page, self._status = ControlPage.attach(page, writable=False), status
-        self._answers: dict[str, tuple[str, Callable[[], bytes]]] = {
-            "/metrics": (TEXT, lambda: exposition(self._page, time.monotonic_ns()).encode()),
-            "/shunter/": (HTML, DASHBOARD.read_bytes),
-            "/shunter/status": (JSON, lambda: json.dumps(self._status(), indent=2).encode()),
+        self._page = ControlPage.attach(page, writable=False)
+        self._answers: dict[str, tuple[str, Callable[[str], bytes]]] = {
+            "/metrics": (TEXT, lambda _: exposition(self._page, time.monotonic_ns()).encode()),
+            "/shunter/": (HTML, lambda _: DASHBOARD.read_bytes()),
+            "/shunter/status": (JSON, lambda _: _json(host.status())),
+            "/shunter/events": (JSON, lambda asked: _json({"events": host.events(_after(asked))})),
         }
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
@@ -54,7 +57,7 @@ class HttpView:
         self._thread.join()
         self._page.close()
 
-    def _answer(self, path: str) -> tuple[int, str, bytes]:
+    def _answer(self, path: str, query: str) -> tuple[int, str, bytes]:
         """Status, type and body."""
         if path == "/shunter":
             return 308, HTML, b""
@@ -62,16 +65,18 @@ class HttpView:
         if body is None:
             return 404, kind, b""
         try:
-            return 200, kind, body()
+            return 200, kind, body(query)
+        except ValueError as error:
+            return 400, JSON, _json({"code": 400, "message": str(error)})
         except UserError as error:
-            return 503, JSON, json.dumps({"code": 503, "message": str(error)}).encode()
+            return 503, JSON, _json({"code": 503, "message": str(error)})
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         answer = self._answer
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status, kind, body = answer(self.path.split("?")[0])
+                status, kind, body = answer(*self.path.partition("?")[::2])
                 self.send_response(status)
                 if status == 308:
                     self.send_header("Location", "/shunter/")
@@ -88,3 +93,15 @@ class HttpView:
                 """Nobody wants to read it."""
 
         return Handler
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=2).encode()
+
+
+def _after(query: str) -> int:
+    """The number of an event that is asked for. Raises ValueError."""
+    said = parse_qs(query).get("after", ["0"])[0]
+    if not (said.isascii() and said.isdigit() and len(said) <= 18):
+        raise ValueError(f'after: "{said}"; allowed: a number of an event')
+    return int(said)

@@ -26,7 +26,7 @@ from shunter.plugins.host import Host, HostedModel, HostError
 LOGGER = logging.getLogger("shunter.management")
 NAME = "management.sock"
 """In the runtime folder of a server whose host listens."""
-METHODS = ("models", "load", "unload", "start_generation", "retire", "status")
+METHODS = ("models", "load", "unload", "start_generation", "retire", "status", "events")
 STARTING = "the server is being started: try again when it serves"
 
 
@@ -133,6 +133,11 @@ class RemoteHost:
     def status(self) -> dict[str, Any]:
         """See the protocol."""
         found: dict[str, Any] = self._ask("status")
+        return found
+
+    def events(self, after: int = 0) -> list[dict[str, Any]]:
+        """See the protocol."""
+        found: list[dict[str, Any]] = self._ask("events", after=after)
         return found
 
     def _ask(self, what: str, **given: Any) -> Any:

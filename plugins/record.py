@@ -16,6 +16,8 @@ from shunter.batching.page.processes import try_lock
 from shunter.plugins.host import HostError
 
 NAME = "serving.json"
+VERSION = 1
+"""Of the file; those of earlier programs say none, and are the same."""
 LOCK = "lock"
 
 
@@ -45,14 +47,21 @@ class Record:
     def write(self, folder: Path) -> None:
         """Replace what stands there."""
         draft = folder / f"{NAME}.new"
-        draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        draft.write_text(json.dumps({"version": VERSION} | asdict(self)), encoding="utf-8")
         draft.replace(folder / NAME)
 
 
 def read(folder: Path) -> Record | None:
-    """What the last host of a folder has left, if its server still runs."""
+    """What the last host of a folder has left, if its server still runs. Raises HostError: a newer
+    program has written it."""
     try:
         told = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        version, pid = told.pop("version", VERSION), told["pid"]
+        if version > VERSION and started(pid) == told["started"]:
+            raise HostError(
+                f"{folder / NAME} is of version {version}, this Shunter knows {VERSION}: a newer "
+                f"one has started the server, process {pid}; use that one, or end the process first"
+            )
         models = tuple(RecordedModel(**each) for each in told.pop("models"))
         record = Record(**told, models=models)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -3,12 +3,17 @@ hangs. It ends with this process, whose end of a pipe is its standard input."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
+
+from shunter.plugins import events
 
 LOGGER = logging.getLogger("shunter.supervised")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -51,15 +56,25 @@ class Supervised:
             self._process.kill()
 
     def _launch(self, now: float) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stderr is not None
+        relaying = (self._process.stderr,)
+        threading.Thread(target=self._relay, args=relaying, name=self.name, daemon=True).start()
         self._began = self._beat_at = now
+
+    def _relay(self, lines: IO[bytes]) -> None:
+        """What it says goes to the log, and is told."""
+        with lines:
+            for line in lines:
+                with contextlib.suppress(OSError), self._log.open("ab") as log:
+                    log.write(line)
+                events.relay(self.name, line.decode("utf-8", "replace").rstrip())
 
     def _ended(self, now: float) -> None:
         assert self._process is not None and self._process.stdin is not None

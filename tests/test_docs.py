@@ -197,3 +197,23 @@ def test_the_site_is_built_without_warnings(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "reference/settings/index.html").is_file()
+
+
+def test_every_test_of_the_support_table_is_of_a_row_and_few_rows_have_none():
+    pages = generator()
+    rows, labels = pages.features(), {label for label, _, _ in pages.supporting()}
+    assert [label for label in labels if not any(row.startswith(label) for row in rows)] == []
+    bare = {row for row in rows if not any(row.startswith(label) for label in labels)}
+    assert bare == UNTRIED
+
+
+UNTRIED = {
+    "Micro-batching in handlers",
+    "GPU assignment, `deviceIds`",
+    "`useVenv`",
+    "Parallel workers (`parallelType`, torchrun)",
+    "C++ backend (LSP)",
+    "`cpu_launcher_enable=true`",
+    "`debug=true`",
+}
+"""Features without a test here: a new one has one, or is added here by somebody who says so."""

@@ -68,6 +68,19 @@ def test_a_wheel_has_what_is_compiled_where_it_is_looked_for(shunter_setup, monk
     assert at == {each.relative_to(ROOT) for each in found}
 
 
+def test_another_processor_gets_no_wheel(shunter_setup, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(SystemExit, match="x86-64 only: this is aarch64"):
+        shunter_setup.BuildCompiled(setuptools.Distribution()).run()
+
+
+def test_the_libraries_know_no_python():
+    libraries = (build.HERE / build.LIBRARY, backend.HERE / backend.LIBRARY)
+    for path in (*libraries, backend.HERE / strategy.LIBRARY):
+        if path.exists():
+            assert re.findall(rb"\0_?Py[A-Z_][A-Za-z_]+\0", path.read_bytes()) == []
+
+
 def test_setup_py_needs_nothing_that_is_not_installed_yet():
     program = """
 import sys, types

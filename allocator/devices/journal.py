@@ -47,6 +47,10 @@ class Record:
     """What is being tried; for people."""
 
 
+VERSION = 1
+"""Of the files; those of earlier programs say none, and are the same."""
+
+
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the files lie: a place that is still there after the machine has started again."""
     if named := environ.get("SHUNTER_STATE_DIR"):
@@ -92,6 +96,8 @@ class Journal:
         """What was written last; None when nothing ever was."""
         try:
             known = json.loads(self.path.read_text("utf-8"))
+            if (version := known.get("version", VERSION)) != VERSION:
+                raise ValueError(f"version {version}, this Shunter knows {VERSION}")
             return Record(
                 Phase(known["phase"]),
                 _layout(known["before"]),
@@ -102,7 +108,7 @@ class Journal:
             return None
         except OSError as error:
             raise self._unusable(error) from error
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DeviceError(
                 f"{self.path} cannot be understood ({error}): look at the instances with "
                 "`shunter devices`, then delete the file"
@@ -112,6 +118,7 @@ class Journal:
         """Say what is tried next; it is on the disk when this returns."""
         text = json.dumps(
             {
+                "version": VERSION,
                 "gpu": self._gpu,
                 "phase": record.phase,
                 "before": [_numbers(each) for each in sorted(record.before)],

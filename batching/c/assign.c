@@ -66,6 +66,10 @@ void shunter_take(
         if (rows > most && batch->count) {
             return; // the others of this class do not overtake it
         }
+        const uint64_t deadline = served->waiting[entry].deadline_ns;
+        if (deadline && (!batch->deadline_ns || deadline < batch->deadline_ns)) {
+            batch->deadline_ns = deadline;
+        }
         shunter_dequeue(served, (uint32_t)entry);
         served->waiting[entry].next = -1;
         *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
@@ -125,4 +129,56 @@ void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size
         served->seen.last_best_effort_ns = plan->now_ns;
     }
     shunter_give(served, to, batch, plan->now_ns);
+}
+
+/* How many rows more a batch may get that its worker has not taken; all of it stays in time. */
+static uint32_t room_in(
+    const struct plan *plan, uint32_t worker, const struct shunter_held *batch) {
+    const struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[batch->class];
+    const uint32_t cap = cap_of(plan, worker, batch->class);
+    const uint32_t room = batch->rows < cap ? cap - batch->rows : 0;
+    uint64_t deadline = list->deadlines ? served->waiting[list->heap[0]].deadline_ns : 0;
+    if (batch->deadline_ns && (!deadline || batch->deadline_ns < deadline)) {
+        deadline = batch->deadline_ns;
+    }
+    if (!deadline || !shunter_knows(served)) {
+        return room;
+    }
+    const int64_t slack = (int64_t)deadline - signed_now(plan) - shunter_caution_ns(served) -
+                          shunter_busy_ns(served, worker_of(plan, worker), plan->now_ns);
+    const int64_t each = shunter_line(served).per_request_ns;
+    if (slack < each) {
+        return 0;
+    }
+    const uint32_t more = shunter_size_adding(served, slack);
+    return more < room ? more : room;
+}
+
+/* A worker that was woken needs a while to take its batch, the longer the more the processors have to
+ * do: what comes until then joins it, and one waking serves them all. */
+void shunter_fill_up(struct plan *plan, uint8_t class) {
+    struct shunter_served *served = plan->served;
+    const bool others_are_first =
+        class == BEST_EFFORT ? plan->strict_traffic : plan->best_effort_waits;
+    if (others_are_first || served->streamed || has_alone(plan, class)) {
+        return;
+    }
+    for (uint32_t i = 0; i < served->worker_count && served->lists[class].count; i++) {
+        const struct shunter_worker_state *worker = worker_of(plan, i);
+        const struct shunter_held *batch =
+            shunter_is_ready(worker) ? shunter_open_batch(served, i) : NULL;
+        // A batch that was given just now has the size that it should have.
+        if (!batch || batch->class != class || batch->alone || batch->given_ns == plan->now_ns) {
+            continue;
+        }
+        const uint32_t room = room_in(plan, i, batch);
+        const int32_t first = shunter_most_urgent_of(served, class, worker->cap);
+        if (first < 0 || served->waiting[first].rows > room) {
+            continue;
+        }
+        struct shunter_held more = {.first = -1, .last = -1, .class = class};
+        shunter_take(served, &more, class, room, worker->cap);
+        shunter_join(served, i, more, plan->now_ns);
+    }
 }

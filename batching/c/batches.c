@@ -85,6 +85,53 @@ void shunter_give(
     served->strict_steps += batch.class == 0;
 }
 
+static _Atomic uint64_t *newest_count(const struct shunter_served *served, uint32_t worker) {
+    const uint32_t place = (uint32_t)(served->workers[worker].given % SHUNTER_AHEAD);
+    return shunter_worker_word(&served->queue, worker, SHUNTER_W_BATCH_COUNT + 8 * place);
+}
+
+const struct shunter_held *shunter_open_batch(
+    const struct shunter_served *served, uint32_t worker) {
+    const struct shunter_worker_state *state = &served->workers[worker];
+    const struct shunter_held *newest = &state->held[state->given % SHUNTER_AHEAD];
+    const bool is_open =
+        shunter_in_flight(state) && atomic_load(newest_count(served, worker)) == newest->count;
+    return is_open ? newest : NULL;
+}
+
+static void give_back(
+    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns) {
+    for (int32_t at = batch.first; at >= 0;) {
+        const int32_t next = served->waiting[at].next;
+        served->indirect -= served->waiting[at].indirect;
+        served->owner.returned(served->owner.context, (uint32_t)at, now_ns);
+        at = next;
+    }
+}
+
+void shunter_join(
+    struct shunter_served *served, uint32_t worker, struct shunter_held more, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    struct shunter_held *batch = &state->held[state->given % SHUNTER_AHEAD];
+    const uint32_t last = (uint32_t)batch->last;
+    uint64_t count = batch->count;
+    write_batch(served, worker, more, now_ns);
+    shunter_set(
+        shunter_entry_word(&served->queue, last, SHUNTER_E_ENTRY_NEXT), (uint64_t)more.first);
+    if (!atomic_compare_exchange_strong(
+            newest_count(served, worker), &count, count + more.count)) {
+        give_back(served, more, now_ns); // it was taken just now
+        return;
+    }
+    served->waiting[last].next = more.first;
+    batch->last = more.last;
+    batch->count += more.count;
+    batch->rows += more.rows;
+    if (more.deadline_ns && (!batch->deadline_ns || more.deadline_ns < batch->deadline_ns)) {
+        batch->deadline_ns = more.deadline_ns;
+    }
+}
+
 void shunter_nudge(struct shunter_served *served, uint32_t entry) {
     const uint32_t worker = served->waiting[entry].worker;
     if (atomic_load(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_ASLEEP))) {
@@ -129,16 +176,6 @@ static void finish(
     for (int32_t at = batch.first; at >= 0;) {
         const int32_t next = served->waiting[at].next;
         finish_one(served, (uint32_t)at, done_ns, now_ns, died);
-        at = next;
-    }
-}
-
-static void give_back(
-    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns) {
-    for (int32_t at = batch.first; at >= 0;) {
-        const int32_t next = served->waiting[at].next;
-        served->indirect -= served->waiting[at].indirect;
-        served->owner.returned(served->owner.context, (uint32_t)at, now_ns);
         at = next;
     }
 }
@@ -207,17 +244,6 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     shunter_count_service(&served->service, batch->class, batch->rows, at_ns - began_ns);
     served->strict_steps += batch->class == 0;
     finish(served, *batch, at_ns, now_ns, false);
-}
-
-bool shunter_has_strict_work(const struct shunter_served *served) {
-    bool has = served->lists[0].count;
-    for (uint32_t i = 0; !has && served->in_flight && i < served->worker_count; i++) {
-        const struct shunter_worker_state *state = &served->workers[i];
-        for (uint64_t number = state->done + 1; !has && number <= state->given; number++) {
-            has = state->held[number % SHUNTER_AHEAD].class == 0;
-        }
-    }
-    return has;
 }
 
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {

@@ -85,6 +85,7 @@ struct shunter_held {
     bool alone;
     bool in_set; /* it has room there */
     uint64_t given_ns;
+    uint64_t deadline_ns; /* the earliest, 0: none */
 };
 
 struct shunter_worker_state {
@@ -187,6 +188,12 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns);
 /* Give a batch to a worker. */
 void shunter_give(
     struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns);
+/* The newest batch of a worker if it has not taken it yet; NULL: it has. */
+const struct shunter_held *shunter_open_batch(
+    const struct shunter_served *served, uint32_t worker);
+/* More for that batch. If it was taken meanwhile, these wait again. */
+void shunter_join(
+    struct shunter_served *served, uint32_t worker, struct shunter_held more, uint64_t now_ns);
 
 /* ---- workers: 0 or a negative errno */
 

@@ -242,6 +242,7 @@ static void release(struct plan *plan, uint8_t class) {
     for (uint32_t before = UINT32_MAX, queued = list->rows; queued && queued < before;) {
         collect_free(plan, class);
         if (!plan->free_count) {
+            shunter_fill_up(plan, class);
             send_ahead(plan, class);
             return;
         }

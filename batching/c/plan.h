@@ -32,5 +32,7 @@ static inline bool has_alone(const struct plan *plan, uint8_t class) {
 /* assign.c: give a worker the next requests of a class, up to so many rows, as many of them as it can
  * serve in time. */
 void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size);
+/* assign.c: more requests of a class for the batches of it that their workers have not taken yet. */
+void shunter_fill_up(struct plan *plan, uint8_t class);
 
 #endif

@@ -66,6 +66,17 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
            (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
 }
 
+bool shunter_has_strict_work(const struct shunter_served *served) {
+    bool has = served->lists[0].count;
+    for (uint32_t i = 0; !has && served->in_flight && i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        for (uint64_t number = state->done + 1; !has && number <= state->given; number++) {
+            has = state->held[number % SHUNTER_AHEAD].class == 0;
+        }
+    }
+    return has;
+}
+
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic) {

@@ -22,6 +22,10 @@ _Static_assert(sizeof(struct shunter_piece) == 16, "as in Python");
 /* And beside it: because its client took them too slowly for the others of its batch. */
 #define SHUNTER_PARTS_ARE_LATE (1ULL << 62)
 
+/* With the number in batch_count: its worker has taken the batch, which grows no more. Until then its
+ * owner may add entries: it links them, then exchanges the number. */
+#define SHUNTER_BATCH_TAKEN (1ULL << 63)
+
 struct shunter_queue {
     uint8_t *page;
     struct shunter_piece *pieces; /* of each entry as many as most_pieces */

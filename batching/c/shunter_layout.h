@@ -260,7 +260,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_ENTRY_SAYS 1000 /* above: it failed with that many less, and says why */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
-#define SHUNTER_QUEUE_VERSION 5 /* raised when the queue page changes */
+#define SHUNTER_QUEUE_VERSION 6 /* raised when the queue page changes */
 #define SHUNTER_QUEUE_WORKERS_OFFSET 1280 /* offset of worker 0 */
 #define SHUNTER_WORKER_SIZE 256 /* bytes of one worker */
 #define SHUNTER_QUEUE_ENTRIES_OFFSET 17664 /* offset of entry 0 */
@@ -282,7 +282,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_Q_FRONT_END_SINCE_NS 1176 /* since when the first request waits for a worker; 0: none */
 #define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
 #define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
-#define SHUNTER_W_BATCH_COUNT 24 /* entries of it, each names the next [2] */
+#define SHUNTER_W_BATCH_COUNT 24 /* entries of it, each names the next; BATCH_TAKEN [2] */
 #define SHUNTER_W_DONE_NUMBER 128 /* batches answered so far; written last */
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
 #define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
@@ -309,6 +309,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts in their places; the highest bit: no more follow */
 #define SHUNTER_E_ENTRY_EARLY_NS 280 /* when it was answered, if before its batch is done; else 0 */
-#define SHUNTER_LAYOUT_DIGEST 0xd86237e69c54187ULL
+#define SHUNTER_LAYOUT_DIGEST 0x64f24f37213bcbc4ULL
 
 #endif

@@ -57,7 +57,7 @@ class EntryStatus(IntEnum):
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
-QUEUE_VERSION = 5
+QUEUE_VERSION = 6
 PIECE = struct.Struct("<QII")
 """Of an input: offset in its region, bytes (0: it is not there), region."""
 BLOCK = 1 << 16
@@ -97,7 +97,7 @@ WORKER = (
         (
             Field("batch_number", "batches given so far; written last"),
             Field("batch_first", "first entry, of batch n in place n % AHEAD", count=AHEAD),
-            Field("batch_count", "entries of it, each names the next", count=AHEAD),
+            Field("batch_count", "entries of it, each names the next; BATCH_TAKEN", count=AHEAD),
         ),
     ),
     Section(

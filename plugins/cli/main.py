@@ -15,6 +15,7 @@ from shunter.plugins.cli.existing import adopt
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.observe.doctor import doctor, init
+from shunter.plugins.cli.observe.events import events
 from shunter.plugins.cli.observe.explain import explain
 from shunter.plugins.cli.observe.status import status
 from shunter.plugins.cli.observe.trace import trace
@@ -169,6 +170,7 @@ app.command()(doctor)
 app.command()(init)
 app.command()(pack)
 app.command()(status)
+app.command()(events)
 app.command()(explain)
 app.command()(trace)
 app.command()(devices)

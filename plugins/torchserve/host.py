@@ -177,6 +177,11 @@ class TorchServeHost:
         """See the protocol: ``GET /shunter/status`` as it is."""
         return self._get("/shunter/status")
 
+    def events(self, after: int = 0) -> list[dict[str, Any]]:
+        """See the protocol: ``GET /shunter/events``."""
+        found: list[dict[str, Any]] = self._get("/shunter/events", {"after": str(after)})["events"]
+        return found
+
     def requests(
         self, request: str | None, *, model: str | None, bad: bool, count: int
     ) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ def test_large_answers_in_a_batch_stay_whole(serve):
     ]
 
 
+@pytest.mark.support("REST predictions, KServe v1 and v2")
 def test_kserve_rest_requests_share_batches_and_get_their_own_answers(serve):
     model = serve("ordered", batch_size=4)
     tensors = [
@@ -57,6 +58,7 @@ def test_kserve_rest_requests_share_batches_and_get_their_own_answers(serve):
             assert answer["batch"] == 4
 
 
+@pytest.mark.support("gRPC predictions and streaming, KServe v2 gRPC")
 def test_grpc_requests_share_batches_and_get_their_own_answers(serve, grpc_client, wait_until):
     model = serve("ordered", batch_size=8)
     gate, _ = model.hold()
@@ -73,6 +75,7 @@ def test_grpc_requests_share_batches_and_get_their_own_answers(serve, grpc_clien
     assert [a["batch"] for a in answers] == [8] * 16
 
 
+@pytest.mark.support("gRPC predictions and streaming, KServe v2 gRPC")
 def test_kserve_grpc_requests_get_their_own_answers(site, serve, grpc_calls):
     model = serve(batch_size=4)
     requests = [(f"g{i}", i * i) for i in range(20)]
@@ -84,6 +87,7 @@ def _parts(request, count):
     return " ".join(f"{request}:{part}" for part in range(count))
 
 
+@pytest.mark.support("Streaming answers (`send_intermediate_predict_response`)")
 def test_streamed_answers_arrive_whole_and_apart(site, serve):
     """Both requests are in one batch: a reply carries a part of each."""
     model = serve("patient", handler="stream", batch_size=4, max_batch_delay=20_000)
@@ -93,6 +97,7 @@ def test_streamed_answers_arrive_whole_and_apart(site, serve):
     assert model.state()["batches"] == {"4": 1}
 
 
+@pytest.mark.support("gRPC predictions and streaming, KServe v2 gRPC")
 def test_streamed_grpc_answers_arrive_part_by_part(site, serve, grpc_calls):
     model = serve(handler="stream")
     body = b'{"id": "s", "parts": 5}'

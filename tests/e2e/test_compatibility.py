@@ -136,6 +136,7 @@ def test_answers_of_every_kind_are_those_of_stock(both, kind):
         ("OPTIONS", "/", None, {}),
     ],
 )
+@pytest.mark.support("REST predictions, KServe v1 and v2")
 def test_requests_of_every_kind_are_answered_as_by_stock(both, method, path, body, headers):
     _same(both, method, path, body, headers)
 
@@ -156,6 +157,7 @@ def _described(site, model):
     return site.pool.submit(site.management, "GET", path, customized="true")
 
 
+@pytest.mark.support("Explanations, custom `describe`")
 def test_a_customised_describe_waits_for_its_turn_and_for_no_deadline(site, serve, wait_until):
     model = serve("ordered", config={"shunter": {"slo_ms": 200}})
     patient = {"x-shunter-deadline-ms": "60000"}
@@ -203,6 +205,7 @@ def _samples(site, name):
     return [float(value) for _, value in pattern.findall(site.metrics())]
 
 
+@pytest.mark.support("Metrics, custom metrics, log configuration")
 def test_metrics_of_handlers_are_counted_before_their_batch_is_answered(both):
     site = both[1]
     seen = sum(_samples(site, "RowsSeen"))
@@ -222,6 +225,7 @@ STOCK = {
 }
 
 
+@pytest.mark.support("Job tickets", "Sequence batching", "Async communication")
 @pytest.mark.parametrize("name", STOCK)
 def test_a_model_that_needs_stock_queues_is_left_to_them(site, serve, name):
     handler, config = STOCK[name]
@@ -269,6 +273,7 @@ def finish(data, context):
 """
 
 
+@pytest.mark.support("Workflow functions")
 def test_a_workflow_is_left_to_stock(site, archives):
     """Its parts take a while: stock loses an answer that comes before it set the promise for it
     (``DagExecutor.invokeModel``: ``addRESTInferenceJob``, then ``setResponsePromise``)."""

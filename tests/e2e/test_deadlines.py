@@ -60,6 +60,7 @@ def test_an_answer_after_the_deadline_is_delivered_and_counted(serve):
 
 
 @pytest.mark.both_servers
+@pytest.mark.support("`minWorkers`")
 def test_the_client_timeout_of_torchserve_expires_requests_with_an_answer(serve):
     """Stock logs such a request and never answers it."""
     model = serve("ordered", config={"clientTimeoutInMills": 200})

@@ -135,6 +135,8 @@ def test_why_a_model_does_not_load_is_told_wherever_one_looks(site, wait_until, 
         return next((m["problem"] for m in status["models"] if m["name"] == "broken"), "")
 
     wait_until("status", lambda: why in problem(site.status()))
+    told = site.management("GET", "/shunter/events").json["events"]
+    assert any(each["about"] == "broken/1.0" and why in each["text"] for each in told)
     assert why in problem(site.page_status())
     assert why in site.management("GET", "/shunter/models/broken")["problem"]
     wait_until("it is given up", lambda: not site.management("GET", "/models/broken")[0]["workers"])

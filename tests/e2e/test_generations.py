@@ -60,6 +60,7 @@ def test_numbers_alone_change_in_place(serve, wait_until):
     assert [future.result()["batch"] for future in waiting] == [2] * 4
 
 
+@pytest.mark.support("`minWorkers`")
 def test_numbers_that_cannot_all_be_had_leave_everything_as_it_was(serve, load, wait_until):
     given = "2x1x8,2x2x8"
     model = serve(batch_size=8, config={"shunter": {"configuration": given}})

@@ -16,6 +16,7 @@ def _gone(pids):
     return not any(map(psutil.pid_exists, pids))
 
 
+@pytest.mark.support("Management API, REST and gRPC")
 def test_scaling_up_and_down_under_load_costs_no_request(site, serve, load, pings, wait_until):
     model = serve(batch_size=4, initial_workers=2)
     seen = set()
@@ -197,6 +198,7 @@ def test_an_explicit_scale_call_takes_the_model_from_the_controller(serve):
     assert model.state()["auto"] is True
 
 
+@pytest.mark.support("Several versions of a model")
 def test_versions_are_served_apart_and_the_default_can_change(site, serve):
     old = serve("versions")
     new = serve("versions", version="2.0")

@@ -30,6 +30,7 @@ def _cmdlines(site):
     return [" ".join(child.cmdline()) for child in children]
 
 
+@pytest.mark.support("Snapshots")
 def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers_without(
     running, make_server, make_bare, archives, plugins, tmp_path
 ):
@@ -60,6 +61,7 @@ def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers
         assert tuned.moved(site).ask().status == 200
 
 
+@pytest.mark.support("Token authorisation, TLS, CORS")
 def test_a_bare_start_installs_the_plugin_behind_the_tokens(
     harness, running, make_bare, archives, plugins
 ):

@@ -129,11 +129,19 @@ def test_what_happened_to_a_request(site, serve, wait_until):
     assert expired["group"] is None and not expired["in_time"]
     assert expired["why"] == refused["message"]
     assert expired["waited_ms"] > 0 and expired["deadline_ms"] == pytest.approx(50)
+    def dropped():
+        found = site.management("GET", "/shunter/events").json["events"]
+        return any(
+            "dropped: too late" in each["text"] and expired["why"] in each["text"] for each in found
+        )
+
+    wait_until("it is an event", dropped)
     bad = site.management("GET", "/shunter/requests", bad="true", model=model.name).json["requests"]
     assert bad == [expired | {"arrived_unix_ms": bad[0]["arrived_unix_ms"]}]
     one = site.management("GET", f"/shunter/requests/{answered['id']}").json["requests"]
     assert [each["id"] for each in one] == [answered["id"]]
     assert site.management("GET", "/shunter/requests/nobody").status == 404
+    assert site.management("GET", "/shunter/events", after="x").status == 400
     for count in ("0", "1025", "x"):
         answer = site.management("GET", "/shunter/requests", count=count)
         assert (answer.status, "1 to 1024" in answer["message"]) == (400, True)
@@ -149,7 +157,9 @@ def test_a_line_for_each_request_that_ends(
         lines = log.read_text("utf-8").splitlines() if log.exists() else []
         return [json.loads(line) for line in lines]
 
-    server = make_server(plugins, env={"SHUNTER_ACCESS_LOG": str(log)})
+    events = tmp_path / "events.jsonl"
+    environment = {"SHUNTER_ACCESS_LOG": str(log), "SHUNTER_EVENT_LOG": str(events)}
+    server = make_server(plugins, env=environment)
     with harness.running(server, archives, tmp_path) as site:
         model = site.add()
         for number in range(5):
@@ -159,5 +169,9 @@ def test_a_line_for_each_request_that_ends(
         assert {each["status"] for each in told()} == {200}
         assert [each.get("traceparent") for each in told()] == [None] * 3 + [trace, None]
         assert abs(told()[0]["arrived_unix_ms"] / 1000 - log.stat().st_mtime) < 600
+        happened = site.management("GET", "/shunter/events").json["events"]
+        written = [json.loads(line) for line in events.read_text("utf-8").splitlines()]
+        assert written[: len(happened)] == happened[: len(written)] != []
+        assert any(each["about"] == f"{model.name}/1.0" for each in happened)
         log.rename(tmp_path / "old")
         wait_until("there is a new one", lambda: model.ask("again").status == 200 and told())

@@ -66,6 +66,9 @@ class FakeHost:
         models = [{"name": m.name, "version": m.version} for m in self.models() if m.ready]
         return {"pid": self._process.pid, "models": models}
 
+    def events(self, after=0):
+        return []
+
     def _put(self, model):
         self._models[model.name, model.version] = model
         return model

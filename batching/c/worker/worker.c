@@ -56,7 +56,10 @@ static int look(
     const uint64_t first =
         shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + place));
     const uint64_t count =
-        shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + place));
+        atomic_fetch_or(
+            shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + place),
+            SHUNTER_BATCH_TAKEN) &
+        ~SHUNTER_BATCH_TAKEN;
     if (!entries_of(queue, first, count, batch)) {
         return -1;
     }

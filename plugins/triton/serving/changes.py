@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from logging import INFO, WARNING
 from pathlib import Path
 
 from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
-from shunter.allocator.planning.configuration import Configuration, InstanceGroup
+from shunter.allocator.planning.configuration import (
+    Configuration,
+    InstanceGroup,
+    format_configuration,
+)
 from shunter.batching.page.layout import Claims
+from shunter.plugins.events import tell
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.generation import Generation
@@ -72,10 +78,13 @@ class Changes:
                 served.workers = self._started(served, configuration, cores, gentle)
             except HostError as error:
                 served.last_change = f"generation {number} was undone: {error}" if before else ""
+                tell(WARNING, served.title, f"generation {number} was undone: {error}")
                 raise
             served.generation, served.strangers, served.recorded = number, None, None
             served.problem = ""
             served.last_change = f"generation {number} serves" if before else ""
+            text = format_configuration(configuration)
+            tell(INFO, served.title, f"generation {number} serves; configuration {text}")
             if before is not None:
                 before.dismiss(self._backend_at, *served.key)
 
@@ -120,6 +129,7 @@ class Changes:
         with served.lock:
             before = served.workers or served.strangers
             served.workers = served.strangers = served.recorded = None
+            tell(INFO, served.title, "its workers end: unloaded, or retired")
             if before is not None:
                 before.dismiss(self._backend_at, *served.key)
 

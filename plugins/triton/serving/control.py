@@ -17,6 +17,7 @@ from shunter.batching.page.layout import HEADER_FIELDS, ChangeState
 from shunter.batching.page.records import Commands, GroupTelemetry, SlotChange
 from shunter.nic_frontend.server.model_policy import policy_of
 from shunter.plugins.errors import UserError
+from shunter.plugins.events import Tallies
 from shunter.plugins.host import HostError
 from shunter.plugins.supervised import Supervised
 from shunter.plugins.triton import archive_keys
@@ -35,6 +36,11 @@ from shunter.plugins.triton.serving.host import TritonHost
 LOGGER = logging.getLogger("shunter.triton")
 CYCLE_S = 0.1
 """As often as the controller looks."""
+SECOND_NS = 1_000_000_000
+_DROPS = {
+    "expired": "requests were dropped: too late to be in time",
+    "rejected": "requests were refused",
+}
 _AGAIN_NS = 5_000_000_000
 _BEAT = HEADER_FIELDS["controller_heartbeat_ns"].offset // 8
 
@@ -66,6 +72,7 @@ class Control:
         words = host.page.page.words
         self.controller = Supervised("controller", arguments, log, lambda: words[_BEAT])
         self._backend: Backend | None = None
+        self._tallies, self._told_ns = Tallies(_DROPS), 0
         self._again_ns = 0
         """When what the server does not know yet is loaded."""
         self._changes = ThreadPoolExecutor(1, "changes")
@@ -107,6 +114,7 @@ class Control:
         states = self._states()  # by what it was told just now
         for each in served:
             self._tell(each, states.get(each.key), now_ns)
+        self._told_ns = now_ns
         late = [each for each in served if each.is_late and each.workers and each.workers.pids]
         if late and now_ns > self._again_ns:
             self._again_ns = now_ns + _AGAIN_NS
@@ -153,6 +161,8 @@ class Control:
         slot.groups(groups)
         if state is not None:
             slot.telemetry(telemetry_of(state, served.window, now_ns))
+            if now_ns // SECOND_NS != self._told_ns // SECOND_NS:
+                self._tallies.look(served.title, state)
         slot.change(served.change)
 
     def _obey(self, served: Served) -> None:

@@ -66,6 +66,7 @@ class TritonHost:
         self._archives = Archives(store, folder / "models", runtime, page)
         self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self._taking_over = TakingOver(self._change)
+        self.events: Callable[[int], list[dict[str, Any]]] = lambda after: []
         self.saved: Callable[[], None] = lambda: None
         """What is served has changed."""
 

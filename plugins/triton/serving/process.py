@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shunter.batching.page.runtime import OwnFolder
 from shunter.nic_frontend import build as native
-from shunter.plugins import record
+from shunter.plugins import events, record
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient, HostError, WorkerRuntime
 from shunter.plugins.http_view import HttpView
@@ -152,7 +152,7 @@ class TritonProcess:
             else:
                 self._clean()
             management = self._open_house(stack)
-            view = HttpView(self.host.page.path, self._ports[2], self.host.status)
+            view = HttpView(self.host.page.path, self._ports[2], self.host)
             stack.callback(view.close)
             try:
                 self._begin(living, timeout_s)
@@ -191,7 +191,7 @@ class TritonProcess:
             self._store, self.folder, self._runtime, lambda: self.pid, page
         )
         stack.callback(host.close)
-        host.saved = self._save
+        host.saved, host.events = self._save, stack.enter_context(events.recorded()).after
         control = Control(host, self._shunter_config, self.log)
         control.start()
         stack.callback(control.close)
@@ -268,6 +268,7 @@ class TritonProcess:
                     continue
                 if not due:
                     pause_s = 1.0 if now - began > _HELD_S else pause_s
+                    LOGGER.error("Triton has ended by itself; it is started again soon")
                     due, pause_s = now + pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
                 elif now >= due:
                     due, began = 0.0, now

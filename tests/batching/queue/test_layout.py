@@ -65,7 +65,7 @@ def test_every_word_lies_where_it_was_declared():
 
 
 def test_sizes():
-    assert queue_layout.QUEUE_VERSION == 5
+    assert queue_layout.QUEUE_VERSION == 6
     assert (queue_layout.QUEUE_WORKERS_OFFSET, queue_layout.WORKER_SIZE) == (1280, 256)
     assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (1280 + 64 * 256, 384)
     assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [17664, 18048, 1590528]

@@ -254,3 +254,23 @@ def test_as_many_are_held_as_may_be_and_answered_in_order(program):
     done_and_taken = [["1", "2"], ["2", "3"], ["3", "3"]]
     assert found[:3] == taken
     assert found[3:] == [["0"], done_and_taken[0], ["1", "1", "6"], *done_and_taken[1:], ["0"]]
+
+
+# ---- a batch that grows
+
+
+def test_a_batch_grows_until_its_worker_takes_it_and_everything_runs_once(compile_c):
+    own = ("dispatch", "plan", "assign", "predict", "admission", "waiting", "batches", "workers")
+    forming = ("forming/latency", "forming/release", "forming/threshold")
+    sets = ("sets/sets", "sets/order", "sets/turns", "telemetry/telemetry", "worker/worker")
+    program = compile_c(HERE / "growing.c", [*own, *forming, *sets])
+    grown = 0
+    for seed in range(6):
+        done = subprocess.run(
+            [program, str(seed), "20000"], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+        requests, _, grew, _ = map(int, done.stdout.split())
+        assert requests == 20000
+        grown += grew
+    assert grown > 100

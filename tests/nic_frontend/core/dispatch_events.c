@@ -5,6 +5,9 @@
  *   P threshold alpha threshold_cap max_wait margin ageing fixed per_request slo ahead mixes
  *     admission         policy, times in ns
  *   W worker cap now      it is there        D worker            it drains
+ *   L worker              from now on it does not take its batches at once
+ *   K worker              it takes what it was given
+ *   B worker              it does so just when the next request is about to join its batch
  *   G worker taken        it is gone, having taken so many batches of those that it held
  *   A worker count now    it has answered batches
  *   Y worker entry at [status [now]]      it has answered an entry of a batch that goes on
@@ -22,10 +25,21 @@
 #include "dispatch.h"
 
 static struct shunter_served *served;
-static uint64_t shown[SHUNTER_WORKER_COUNT];
+static uint64_t shown[SHUNTER_WORKER_COUNT]; /* batches that it has taken */
+static bool slow[SHUNTER_WORKER_COUNT];
+
+static int racing = -1; /* a worker */
 
 static bool running(void *context, uint32_t entry, uint64_t now_ns) {
     (void)context, (void)now_ns;
+    if (racing >= 0) {
+        const uint64_t place = served->workers[racing].given % SHUNTER_AHEAD;
+        atomic_fetch_or(
+            shunter_worker_word(
+                &served->queue, (uint32_t)racing, SHUNTER_W_BATCH_COUNT + 8 * (uint32_t)place),
+            SHUNTER_BATCH_TAKEN);
+        racing = -1;
+    }
     return entry % 2 == 0;
 }
 
@@ -54,14 +68,17 @@ static uint64_t word_of(uint32_t entry, uint32_t field) {
     return shunter_get(shunter_entry_word(&served->queue, entry, field));
 }
 
-/* What the worker finds in shared memory. */
-static void show(uint32_t worker) {
+/* The worker takes what it was given; what it finds in shared memory. */
+static void take(uint32_t worker) {
     const struct shunter_queue *queue = &served->queue;
     const struct shunter_worker_state *state = &served->workers[worker];
     while (shown[worker] < state->given) {
         const uint32_t place = (uint32_t)(++shown[worker] % SHUNTER_AHEAD) * 8;
         uint64_t count =
-            shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + place));
+            atomic_fetch_or(
+                shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + place),
+                SHUNTER_BATCH_TAKEN) &
+            ~SHUNTER_BATCH_TAKEN;
         uint64_t entry =
             shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + place));
         printf("batch %u %" PRIu64, worker, shown[worker]);
@@ -79,6 +96,7 @@ static void show(uint32_t worker) {
 
 static void answer(uint32_t worker, uint32_t number, uint64_t now) {
     struct shunter_worker_state *state = &served->workers[worker];
+    take(worker);
     for (uint32_t i = 1; i <= number; i++) {
         shunter_set(
             shunter_worker_word(
@@ -112,7 +130,9 @@ static void answer_early(
 static void pass(uint64_t now) {
     const uint64_t next = shunter_dispatch(served, now);
     for (uint32_t worker = 0; worker < served->worker_count; worker++) {
-        show(worker);
+        if (!slow[worker]) {
+            take(worker);
+        }
     }
     printf(
         "next %" PRId64 " wants %" PRIu64 " since %" PRIu64 "\n", (int64_t)next,
@@ -163,7 +183,14 @@ static void event(const char *line, int doorbell) {
             printf("worker %u is refused\n", worker);
         } else {
             shown[worker] = 0;
+            slow[worker] = false;
         }
+    } else if (sscanf(line, "L %u", &worker) == 1) {
+        slow[worker] = true;
+    } else if (sscanf(line, "K %u", &worker) == 1) {
+        take(worker);
+    } else if (sscanf(line, "B %u", &worker) == 1) {
+        racing = (int)worker;
     } else if (sscanf(line, "O %" SCNu64, &now) == 1) {
         served->outside_ns = now;
     } else if (sscanf(line, "D %u", &worker) == 1) {

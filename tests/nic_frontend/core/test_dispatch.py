@@ -181,6 +181,88 @@ def test_without_an_slo_best_effort_adds_what_a_lone_request_takes(fixed, each, 
     assert place.go() == [(0, *range(given))]
 
 
+class SlowPlace(Place):
+    """Its workers do not take their batches at once."""
+
+    def __init__(self, caps, **policy):
+        super().__init__(caps, **{"ahead": 0, **policy})
+        for hand in self.dispatch.hands.values():
+            hand.is_slow = True
+
+    def take(self, worker=0):
+        hand = self.dispatch.hands[worker]
+        hand.taken = hand.given
+
+
+def test_what_comes_before_a_worker_has_taken_its_batch_joins_it():
+    place = SlowPlace(caps=(4,), ahead=1)
+    place.wait(0)
+    assert place.go() == [(0, 0)]
+    place.wait(2, 3, now=1)
+    assert place.go(1) == [(0, 0, 2, 3)]
+    place.wait(4, 5, now=2)
+    assert place.go(2) == [(0, 0, 2, 3, 4), (0, 5)]  # full; the rest is sent ahead
+    place.wait(6, now=3)
+    assert place.go(3) == [(0, 5, 6)]  # that has not been taken either
+    place.take()
+    place.wait(7, now=4)
+    assert place.go(4) == []
+
+
+@pytest.mark.parametrize(
+    ("running", "comes", "traffic", "joins"),
+    [(0, 0, (), True), (1, 1, (), True), (1, 1, (9,), False), (0, 1, (), False)],
+)
+def test_a_batch_grows_where_that_is_to_nobodys_loss(running, comes, traffic, joins):
+    place = SlowPlace(caps=(4,))
+    place.wait(0, priority=running)
+    place.go()
+    place.wait(*traffic, now=2 * SECOND)  # strict requests are about
+    place.wait(1, priority=comes, now=2 * SECOND)
+    assert ((0, 0, 1) in place.go(2 * SECOND)) is joins
+
+
+def test_strict_does_not_join_while_best_effort_is_due():
+    place = SlowPlace(caps=(4,), ageing_ns=100 * MS)
+    place.wait(0)
+    place.go()
+    place.wait(1, priority=1)
+    place.wait(2, now=100 * MS)
+    assert place.go(100 * MS) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "expected"),
+    [
+        ((0, 0), [0] * 6, (0, 1, 2, 3, 4)),  # no deadline: as many as fit
+        ((9, 0), [0] * 6, (0, 1, 2, 3, 4)),
+        ((5, 0), [0] * 6, (0, 1, 2)),  # 3 ms alone, 1 ms each
+        ((3, 0), [0] * 6, (0,)),
+        ((0, 0), [0, 0, 6, 0, 0], (0, 3, 1, 2)),  # theirs counts as well
+        ((0, 1), [0] * 6, (0,)),  # what may have killed a worker stays alone
+    ],
+)
+def test_a_batch_grows_as_long_as_all_of_it_is_in_time(first, others, expected):
+    place = SlowPlace(caps=(5,), fixed_ns=2 * MS, per_request_ns=MS, margin_ns=0)
+    place.wait(0, deadline=first[0] * MS, again=bool(first[1]))
+    place.go()
+    for entry, deadline in enumerate(others, 1):
+        place.wait(entry, deadline=deadline * MS, now=1)
+    found = place.go(1)
+    assert found == ([(0, *expected)] if len(expected) > 1 else [])
+
+
+def test_a_batch_grows_by_requests_that_fit():
+    place = SlowPlace(caps=(4,))
+    place.wait(0, rows=2)
+    place.go()
+    place.wait(1, rows=3, now=1)
+    place.wait(2, rows=1, now=1)
+    assert place.go(1) == []  # who comes later does not overtake the other
+    place.dispatch.withdraw(1)
+    assert place.go(2) == [(0, 0, 2)]
+
+
 def test_admission_counts_the_rows_of_those_before_and_its_own():
     place = Place(caps=(4,), ahead=0, fixed_ns=MS, per_request_ns=MS, admission=1)
     place.wait(9)
@@ -422,6 +504,7 @@ class Twin:
         self.dispatch, self.lines = Dispatch(Policy(margin_ns=0, ageing_ns=0)), []
         self.telemetry = Telemetry()
         self.outside = 0
+        self.grown = 0
 
     def waiting(self):
         """Those that are going to be refused too."""
@@ -440,6 +523,19 @@ class Twin:
     def _O(self, at):
         self.outside = at
 
+    def _L(self, worker):
+        self.dispatch.hands[worker].is_slow = True
+
+    def _K(self, worker):
+        hand = self.dispatch.hands[worker]
+        for number in range(hand.taken + 1, hand.given + 1):
+            self._took(worker, number, hand.held[number])
+        hand.taken = hand.given
+
+    def _took(self, worker, number, run):
+        entries = " ".join(map(self._shown, run.entries))
+        self.lines.append(f"batch {worker} {number} {entries}")
+
     def _D(self, worker):
         self.dispatch.hands[worker].draining = True
 
@@ -454,6 +550,7 @@ class Twin:
 
     def _A(self, worker, count, now):
         hand = self.dispatch.hands[worker]
+        self._K(worker)
         for _ in range(min(count, hand.in_flight)):
             entries = hand.held[hand.done + 1].entries
             run = self.dispatch.answered(worker, bool(entries[0] % 5), now)
@@ -499,9 +596,10 @@ class Twin:
             lambda entry: ended(entry, "rejected", f"finished {entry} 429 0"),
             lambda entry: ended(entry, "failed", f"finished {entry} 521 0"),
         )
+        self.grown += sum(run.given_ns < now for _, _, run in given)
         for worker, number, run in sorted(given, key=lambda each: each[:2]):
-            entries = " ".join(map(self._shown, run.entries))
-            self.lines.append(f"batch {worker} {number} {entries}")
+            if not self.dispatch.hands[worker].is_slow:
+                self._took(worker, number, run)
         held = [run for hand in self.dispatch.hands.values() for run in hand.held.values()]
         wants = self.waiting() or any(entry % 2 for run in held for entry in run.entries)
         following = -1 if following is None else following
@@ -523,6 +621,11 @@ class Twin:
 class Story:
     """Events that can happen one after the other, told to the twin as they are made up."""
 
+    slow = 0.3
+    """Share of workers that do not take their batches at once."""
+    answering, taking, arriving = 12, 3, 0
+    """How often they do what they do, and requests come; 0: as often as there is room for."""
+
     def __init__(self, seed, entries, most_rows):
         self.random = random.Random(seed)
         self.most_rows = most_rows
@@ -530,11 +633,11 @@ class Story:
         self.entries = entries
         self.free = set(range(entries))
         kinds = [self.policy, self.comes, self.drains, self.goes, self.answers, self.arrives]
-        arriving = 12 if entries < 20 else 60
+        arriving = self.arriving or (12 if entries < 20 else 60)
         for _ in range(300):
             self.random.choices(
-                [*kinds, self.leaves, self.passes, self.gives_up, self.waits_outside],
-                [1, 3, 0.5, 1, 12, arriving, 2, 16, 0.2, 1],
+                [*kinds, self.leaves, self.passes, self.gives_up, self.waits_outside, self.takes],
+                [1, 3, 0.5, 1, self.answering, arriving, 2, 16, 0.2, 1, self.taking],
             )[0]()
         self.say("C")
 
@@ -553,7 +656,15 @@ class Story:
 
     def comes(self):
         if absent := sorted(set(range(3)) - set(self.twin.dispatch.hands)):
-            self.say("W", self.random.choice(absent), self._cap(), self.now)
+            worker = self.random.choice(absent)
+            self.say("W", worker, self._cap(), self.now)
+            if self.random.random() < self.slow:
+                self.say("L", worker)
+
+    def takes(self):
+        hands = self.twin.dispatch.hands.items()
+        for worker in [worker for worker, hand in hands if hand.open]:
+            self.say("K", worker)
 
     def _cap(self):
         if self.most_rows == 1:
@@ -592,13 +703,16 @@ class Story:
 
     def arrives(self):
         few = self.random.randrange(1, 5)
-        priority = self.random.choice([0, 1, 1])
+        priority = self._priority()
         for entry in self.random.sample(sorted(self.free), min(few, len(self.free))):
             self.free.remove(entry)
             times = [0, 0, self.now + MS, self.now + 10 * MS, self.now + self.random.randrange(MS)]
             again = int(self.random.random() < 0.15)
             rows = self.random.choice([1, 1, self.random.randrange(1, self.most_rows + 1)])
             self.say("E", entry, priority, self.random.choice(times), again, self.now, rows)
+
+    def _priority(self):
+        return self.random.choice([0, 1, 1])
 
     def _keeps_someone_waiting(self):
         """Whether a worker has nothing to do that takes a request that waits."""
@@ -629,11 +743,48 @@ class Story:
         self.free |= {int(line.split()[1]) for line in late}
 
 
+class SlowStory(Story):
+    """Batches grow, for workers take long to take them; mostly of one class."""
+
+    slow, answering, taking, arriving = 0.8, 6, 1, 10
+
+    def policy(self):
+        if self.random.random() < 0.3:
+            super().policy()
+
+    def _priority(self):
+        return (self.now // (5 * SECOND)) % 2 if self.random.random() < 0.95 else 0
+
+    def _cap(self):
+        return min(super()._cap() + 5, self.entries)
+
+    def passes(self):
+        self.now += 1
+        super().passes()
+
+
 @settings(max_examples=80, phases=[Phase.generate])  # a smaller seed is no smaller story
-@given(st.integers(0, 2**32), st.sampled_from([8, 64]), st.sampled_from([1, 1, 4, 30]))
-def test_both_dispatchers_give_the_same_batches(program, seed, entries, most_rows):
-    story = Story(seed, entries, most_rows)
+@given(
+    st.sampled_from([Story, Story, SlowStory]),
+    *(st.integers(0, 2**32), st.sampled_from([8, 64]), st.sampled_from([1, 1, 4, 30])),
+)
+def test_both_dispatchers_give_the_same_batches(program, kind, seed, entries, most_rows):
+    story = kind(seed, entries, most_rows)
     assert program(story.events, entries, most_rows) == story.twin.lines
+
+
+def test_stories_have_batches_that_grow():
+    grown = [SlowStory(seed, 64, 4).twin.grown for seed in range(20)]
+    assert sum(map(bool, grown)) > 10
+
+
+def test_what_was_about_to_join_a_batch_that_was_taken_just_then_waits_again(program):
+    events = [("P", 1.0, 0.5, 1e9, *[0] * 6, 0, 0, 0), ("W", 0, 4, 1), ("L", 0)]
+    events += [("E", 2, 0, 0, 0, 10), ("T", 10), ("E", 4, 0, 0, 0, 20), ("E", 6, 0, 0, 0, 20)]
+    events += [("B", 0), ("T", 30), ("K", 0)]
+    events += [("E", 4, 0, 0, 2, 30), ("E", 6, 0, 0, 2, 30), ("A", 0, 1, 40), ("T", 40), ("K", 0)]
+    said = [line for line in program(events) if not line.startswith("next")]
+    assert said == ["returned 4", "returned 6", "batch 0 1 2", "finished 2 200 1", "batch 0 2 4 6"]
 
 
 class UnequalStory(Story):

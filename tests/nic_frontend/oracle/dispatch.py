@@ -47,6 +47,15 @@ class Hand:
     began_ns: int = 0
     """Since when the oldest batch that it holds runs."""
     held: dict[int, Run] = field(default_factory=dict)
+    taken: int = 0
+    """Batches that it has taken: they do not grow any more."""
+    is_slow: bool = False
+    """It does not take them at once."""
+
+    @property
+    def open(self) -> Run | None:
+        """Its newest batch, if it has not taken it."""
+        return self.held[self.given] if self.given > max(self.taken, self.done) else None
 
     @property
     def in_flight(self) -> int:
@@ -308,6 +317,7 @@ class Dispatch:
         while 0 < queued < before:
             free = self._free()
             if not free:
+                self._fill_up(priority)
                 self._send_ahead(priority)
                 return
             if not self._release_to(free, priority):
@@ -441,7 +451,38 @@ class Dispatch:
         if hand.in_flight == 1:
             hand.began_ns = self._now
         hand.held[hand.given] = run
+        if not hand.is_slow:
+            hand.taken = hand.given
         self._gave(worker, hand.given, run)
+
+    # ---- more for a batch that its worker has not taken
+
+    def _fill_up(self, priority: int) -> None:
+        line = self.lines[priority]
+        others = self._traffic if priority == BEST_EFFORT else self._best_effort_waits
+        if others or line.alone:
+            return
+        for worker, hand in self._ready():
+            run = hand.open
+            if not run or run.priority != priority or run.alone or run.given_ns == self._now:
+                continue
+            more = line.take(self._room_in(hand, run), hand.cap, shared=True)
+            entries = [*run.entries, *more]
+            grown = Run(tuple(entries), priority, run.given_ns, rows=self._rows(entries))
+            hand.held[hand.given] = grown
+            if more:
+                self._gave(worker, hand.given, grown)
+
+    def _room_in(self, hand: Hand, run: Run) -> int:
+        cap = self._cap(hand, run.priority)
+        deadlines = [self._came[entry].deadline_ns for entry in run.entries]
+        deadlines += [self.lines[run.priority].tightest_ns() or 0]
+        room = max(0, cap - run.rows)
+        if not any(deadlines) or not self._knows:
+            return room
+        deadline = min(each for each in deadlines if each)
+        slack = deadline - self._now - self._caution_ns - self._busy_ns(hand)
+        return min(room, self._size_adding(slack)) if slack >= self._line[1] else 0
 
     # ---- the next batch of a busy worker
 

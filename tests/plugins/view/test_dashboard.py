@@ -103,6 +103,20 @@ FIRST = {
 }
 
 
+HAPPENED = [
+    {"number": number, "unix_ms": 1e12, "level": level, "about": about, "text": text}
+    for number, (level, about, text) in enumerate(
+        (
+            ("info", "resnet50/1.0", "generation 2 serves; configuration 1x2x16"),
+            ("warning", "resnet50/1.0", "5 strict requests were dropped: too late to be in time"),
+            ("error", "controller", "ended with status 1; it starts again"),
+            ("info", ODD, "it is served from now on"),
+        ),
+        start=1,
+    )
+]
+
+
 def later(other="newcomer"):
     """What has happened when the page asks again; ``other``: a model that has come."""
     status = copy.deepcopy(FIRST)
@@ -130,6 +144,9 @@ def serving(statuses, key=None):
             elif self.path == "/shunter/status":
                 found = left.pop(0) if len(left) > 1 else left[0]
                 code, kind, body = 200, "application/json", json.dumps(found).encode()
+            elif found := re.fullmatch(r"/shunter/events\?after=(\d+)", self.path):
+                told = [each for each in HAPPENED if each["number"] > int(found[1])]
+                code, kind, body = 200, "application/json", json.dumps({"events": told}).encode()
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -177,11 +194,12 @@ def test_it_shows_what_the_server_says_and_what_has_changed(tmp_path):
         *("1 of 2", "4.1 ms + 2.04 ms each", "3 times", "cpus:0-1", "86.7 MB of 128 MB hot"),
         *("812, 9", "port 8083", "Left to stock TorchServe: sequence/1.0"),
         "shunter.toml cannot be used",
-        *("resnet50 1.0: generation 2, 1x2x16", "lost a worker: killed by signal 9"),
-        "5 strict requests could not be in time",
-        *("2 requests ran again", "2 models' weights left for others", "was registered"),
+        *("resnet50/1.0: generation 2 serves", "lost a worker: killed by signal 9"),
+        *("5 strict requests were dropped", "controller: ended with status 1"),
+        "it is served from now on",
     ):
         assert text in shown, text
+    assert shown.count("generation 2 serves") == 1  # each is told once
     assert shown.count("grid-column:") == 3 + 1  # the slices of a GPU, and the page's own text
     assert "<polyline" in shown
     assert "&lt;img src=x" in shown and "<title>Shunter</title>" in shown

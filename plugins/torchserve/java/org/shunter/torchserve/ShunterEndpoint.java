@@ -24,7 +24,7 @@ import org.shunter.torchserve.pool.WorkerPool;
 import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.settings.CpuDemand;
 import org.shunter.torchserve.settings.GroupConfig;
-import org.shunter.torchserve.view.PoolMemory;
+import org.shunter.torchserve.host.PoolMemory;
 import org.shunter.torchserve.requests.RequestStories;
 import org.shunter.torchserve.view.Status;
 
@@ -34,6 +34,7 @@ import org.shunter.torchserve.view.Status;
  * <pre>
  * GET /shunter/status
  * GET /shunter/memory
+ * GET /shunter/events[?after=NUMBER]
  * GET /shunter/requests[/{id}][?model=NAME][&amp;bad=true][&amp;count=20]
  * GET /shunter/models/{name}[/{version}]
  * GET /shunter/models/{name}[/{version}]/configuration
@@ -140,6 +141,9 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         if (path.length == 3 && path[2].equals("memory")) {
             return PoolMemory.of(Installer.manager().host().runtime().path());
         }
+        if (path.length == 3 && path[2].equals("events")) {
+            return Installer.manager().host().events().after(Arguments.of(request, "after"));
+        }
         if (path.length >= 3 && path.length <= 4 && path[2].equals("requests")) {
             return requests(path.length == 4 ? path[3] : null, request);
         }
@@ -152,14 +156,14 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
 
     /** {@code id}: of the one that is meant, or null for the last ones. */
     private static JsonObject requests(final String id, final Request request) {
-        final String bad = parameter(request, "bad");
+        final String bad = Arguments.of(request, "bad");
         final JsonObject json =
                 RequestStories.asked(
                         Installer.manager().served(),
                         id,
-                        parameter(request, "model"),
-                        bad != null && checkBoolean("bad", bad),
-                        parameter(request, "count"));
+                        Arguments.of(request, "model"),
+                        bad != null && Arguments.flag("bad", bad),
+                        Arguments.of(request, "count"));
         if (id != null && json.getAsJsonArray("requests").isEmpty()) {
             throw new NotFound(
                     "Request " + id + " is not among the last " + Recent.KEPT + " of any model that"
@@ -174,12 +178,12 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
                     "PUT is for /shunter/models/{name}[/{version}]/configuration");
         }
         final ServedModel model = model(path, true);
-        final String text = parameter(request, CONFIGURATION);
-        final String auto = parameter(request, "auto");
-        final boolean wanted = auto != null && checkBoolean("auto", auto);
+        final String text = Arguments.of(request, CONFIGURATION);
+        final String auto = Arguments.of(request, "auto");
+        final boolean wanted = auto != null && Arguments.flag("auto", auto);
         String warning = null;
-        final String cores = parameter(request, "cores");
-        final String restart = parameter(request, "restart");
+        final String cores = Arguments.of(request, "cores");
+        final String restart = Arguments.of(request, "restart");
         if (text != null || cores != null || restart != null || auto == null) {
             // An explicit change takes it out of the controller's hands; a restart does not.
             final boolean explicit = auto != null || text != null || cores != null;
@@ -223,7 +227,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             placed.replaceAll(group -> group.withCores(cores));
         }
         // The caller polls; a failure is told in last_change and in the log.
-        final boolean again = restart != null && checkBoolean("restart", restart);
+        final boolean again = restart != null && Arguments.flag("restart", restart);
         if (text == null && cores == null) {
             model.pool().configure(placed, again, true, automatic);
             return null;
@@ -236,18 +240,6 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         return demand.warning();
     }
 
-    private static boolean checkBoolean(final String key, final String value) {
-        if (!value.equals("true") && !value.equals("false")) {
-            throw new BadRequestException(key + ": \"" + value + "\"; allowed: true, false");
-        }
-        return value.equals("true");
-    }
-
-    private static String parameter(final Request request, final String name) {
-        final List<String> values = request.getParameterMap().get(name);
-        return values == null || values.isEmpty() ? null : values.get(0);
-    }
-
     private static boolean isConfiguration(final String[] path) {
         return path.length >= 5 && path[path.length - 1].equals(CONFIGURATION);
     }
@@ -257,7 +249,8 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final int last = hasSuffix ? path.length - 1 : path.length;
         if (last < 4 || last > 5 || !path[2].equals("models")) {
             throw new NotFound(
-                    "Known: /shunter/status, /shunter/memory, /shunter/requests[/{id}],"
+                    "Known: /shunter/status, /shunter/memory, /shunter/events,"
+                            + " /shunter/requests[/{id}],"
                             + " /shunter/models/{name}[/{version}][/configuration]");
         }
         final String name = path[3];

@@ -18,6 +18,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 import org.pytorch.serve.util.ConfigManager;
 import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.events.Events;
 import org.shunter.torchserve.page.ControlPage;
 import org.shunter.torchserve.page.RuntimeFolder;
 import org.shunter.torchserve.placement.DeviceNames;
@@ -48,6 +49,7 @@ public final class Host {
     private final PoolRooms rooms = new PoolRooms();
     private final Slices slices =
             new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
+    private final Events events = new Events(System.getenv(Events.VARIABLE));
     private final boolean pythonHasShunter;
     private PoolSettings pools;
     private final ScheduledThreadPoolExecutor timer;
@@ -143,6 +145,11 @@ public final class Host {
 
     public ControlPage page() {
         return page;
+    }
+
+    /** What happened in this server, and why. */
+    public Events events() {
+        return events;
     }
 
     /** What strict requests hold on this server. */

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
+import org.shunter.torchserve.events.Level;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -25,6 +26,8 @@ public final class Supervisor {
     private static final long LOOK_MS = 1000;
     /** Both programs write several times a second; seconds of silence are not load. */
     private static final int MOST_LOOKS = 15;
+
+    private static final String LEVEL = "^(CRITICAL|ERROR|WARNING|INFO) ";
 
     private final Host host;
     private final String name;
@@ -85,6 +88,8 @@ public final class Supervisor {
                     name,
                     process.pid(),
                     silence.seconds());
+            final String text = "hung for " + silence.seconds() + " s and is killed";
+            host.events().tell(Level.ERROR, name, text);
             process.destroyForcibly();
         }
     }
@@ -133,10 +138,13 @@ public final class Supervisor {
     private void relay(final String line) {
         if (line.startsWith("ERROR ") || line.startsWith("CRITICAL ")) {
             LOGGER.error("{}: {}", name, line);
+            host.events().tell(Level.ERROR, name, line.replaceFirst(LEVEL, ""));
         } else if (line.startsWith("WARNING ")) {
             LOGGER.warn("{}: {}", name, line);
+            host.events().tell(Level.WARNING, name, line.replaceFirst(LEVEL, ""));
         } else {
             LOGGER.info("{}: {}", name, line);
+            host.events().tell(Level.INFO, name, line.replaceFirst(LEVEL, ""));
         }
     }
 
@@ -157,6 +165,11 @@ public final class Supervisor {
                     lastLine,
                     meanwhile,
                     delayMs);
+            host.events()
+                    .tell(
+                            Level.ERROR,
+                            name,
+                            "ended with status " + ended.exitValue() + "; it starts again; " + meanwhile);
             if (System.nanoTime() - startedNs > GOOD_RUN_NS) {
                 delayMs = FIRST_DELAY_MS;
             }

@@ -4,6 +4,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.queue.WorkerGroup;
 import org.shunter.torchserve.settings.GroupConfig;
@@ -41,7 +42,7 @@ final class GenerationChange {
 
     /** Completed when the new generation serves, or exceptionally when the old one stays. */
     CompletableFuture<Void> begin(final Host host) {
-        pool.tell("starting generation " + started.id);
+        pool.tell(Level.INFO, "starting generation " + started.id);
         final String wanted = GroupConfig.text(started.configuration());
         LOGGER.info("{}: {} {}", pool, pool.lastChange(), wanted);
         try {
@@ -102,7 +103,7 @@ final class GenerationChange {
             roster.retireSoon(old.workers()); // first, so that nobody misses them in between
             pool.serve(started);
             old.workers().forEach(roster::drain);
-            pool.tell("generation " + started.id + " serves");
+            pool.tell(Level.INFO, "generation " + started.id + " serves");
             LOGGER.info("{}: {}", pool, pool.lastChange());
             pool.changed(PoolState.Event.SUCCEEDED);
         }
@@ -112,7 +113,7 @@ final class GenerationChange {
         started.workers().forEach(Worker::end);
         final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
         synchronized (pool) {
-            pool.tell("generation " + started.id + " was undone: " + reason);
+            pool.tell(Level.WARNING, "generation " + started.id + " was undone: " + reason);
             LOGGER.error(
                     "{}: {}; generation {} keeps serving",
                     pool,

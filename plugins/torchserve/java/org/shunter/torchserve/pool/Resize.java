@@ -3,6 +3,7 @@ package org.shunter.torchserve.pool;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.worker.Worker;
 
@@ -49,7 +50,7 @@ final class Resize {
         }
         if (!added.isEmpty()) {
             dispatcher.setWorkers(current.workers());
-            pool.tell("resizing to " + GroupConfig.text(wanted));
+            pool.tell(Level.INFO, "resizing to " + GroupConfig.text(wanted));
         }
         return roster.loaded(added).thenAccept(status -> finish(status, added));
     }
@@ -66,7 +67,7 @@ final class Resize {
                 }
                 roster.settle(current, wanted);
                 pool.serve(current);
-                pool.tell("resized to " + GroupConfig.text(wanted));
+                pool.tell(Level.INFO, "resized to " + GroupConfig.text(wanted));
                 outcome = PoolState.Event.SUCCEEDED;
             } finally {
                 pool.changed(outcome);
@@ -81,7 +82,7 @@ final class Resize {
         final String why = roster.undo(added);
         dispatcher.setWorkers(current.workers());
         final String told = "resizing was undone: a worker did not load: status " + status + why;
-        pool.tell(told);
+        pool.tell(Level.WARNING, told);
         throw new IllegalStateException(told);
     }
 }

@@ -4,7 +4,9 @@ import java.net.HttpURLConnection;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import org.pytorch.serve.wlm.Model;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.worker.Worker;
 
 /**
@@ -73,7 +75,7 @@ public final class Scaling {
     private int checkLoaded(final int status, final List<Worker> added) {
         if (status != HttpURLConnection.HTTP_OK) {
             final String why = WorkerRoster.problemOf(added);
-            pool.tell("a worker did not load: status " + status + ": " + why);
+            pool.tell(Level.WARNING, "a worker did not load: status " + status + ": " + why);
             if (status == HttpURLConnection.HTTP_INTERNAL_ERROR && !why.isEmpty()) {
                 final Model model = served.model();
                 throw new InternalServerException( // as stock says it, and the reason
@@ -144,6 +146,18 @@ public final class Scaling {
         needed = instances;
         if (explicit && asked == null) {
             counts = counts.replaceBy(new WorkerCounts(instances, instances), served.model());
+        }
+    }
+
+    /**
+     * Workers did not load, and why. It has the name of stock's own, which stands in the answer as
+     * its type, and is of the one kind that futures hand on as it is.
+     */
+    private static final class InternalServerException extends CompletionException {
+        private static final long serialVersionUID = 1L;
+
+        InternalServerException(final String text) {
+            super(text);
         }
     }
 }

@@ -8,6 +8,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.page.Commands;
@@ -79,6 +80,8 @@ public final class ServedModel implements WorkerModel {
                             + " for some workers",
                     name());
         }
+        final String text = GroupConfig.text(pool.current().configuration());
+        host.events().tell(Level.INFO, name(), "it is served from now on; configuration " + text);
         publishIdentity();
     }
 
@@ -196,7 +199,6 @@ public final class ServedModel implements WorkerModel {
         final Boolean said =
                 group.preemptible() == null ? settings.preemptible() : group.preemptible();
         return WorkerLaunch.isOurs(host, model)
-                && !isPooled()
                 && (said == null
                         ? group.classes().equals(EnumSet.of(RequestClass.BEST_EFFORT))
                         : said);
@@ -207,7 +209,10 @@ public final class ServedModel implements WorkerModel {
         final String device = deviceOf(group);
         final GroupConfig placed = placed(group);
         return new WorkerGroup.Place(
-                host.slices().of(placed.cores(), device.isEmpty() ? null : device),
+                host.slices()
+                        .of(
+                                isPooled() ? host.pools().list() : placed.cores(),
+                                device.isEmpty() ? null : device),
                 placed.preemptible());
     }
 
@@ -251,7 +256,15 @@ public final class ServedModel implements WorkerModel {
 
     /** Forget this model's slot; it is not served any more. */
     public void close() {
+        host.events().tell(Level.INFO, name(), "it is served no more: unregistered, or scaled to 0");
         dispatcher.detach(host.page());
+    }
+
+    /** Something became of a change of its workers. */
+    void changed(final Level level, final String text) {
+        host.events().tell(level, name(), text + "; configuration "
+                        + GroupConfig.text(pool.current().configuration()));
+        publishIdentity();
     }
 
     /** Bring the identity words of the control page up to date. */

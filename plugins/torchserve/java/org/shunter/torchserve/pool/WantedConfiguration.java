@@ -10,6 +10,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.Executor;
 import org.pytorch.serve.http.BadRequestException;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.settings.GroupConfig;
@@ -93,7 +94,7 @@ public final class WantedConfiguration {
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
         } catch (RuntimeException e) { // else the change would be under way for ever
             final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
-            pool.tell("refused: " + reason);
+            pool.tell(Level.WARNING, "refused: " + reason);
             LOGGER.warn("{}: the change was {}", pool, pool.lastChange());
             finish(request, CHANGE_UNDONE);
         }

@@ -5,6 +5,7 @@ import java.util.concurrent.CompletableFuture;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
 import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.worker.Worker;
@@ -95,9 +96,9 @@ public final class WorkerPool {
     }
 
     /** Say what became of a change. */
-    void tell(final String text) {
+    void tell(final Level level, final String text) {
         lastChange = text;
-        served.publishIdentity();
+        served.changed(level, text);
     }
 
     /**

@@ -11,6 +11,7 @@ import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.Effects;
 import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.host.PoolMemory;
 import org.shunter.torchserve.worker.Worker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -26,16 +27,21 @@ final class Housekeeping {
     /** A fault that stays is logged once in so many times. */
     private static final int LOGGED_EVERY = 600;
 
+    private static final int TALLIED_EVERY = 10;
+
     private final ShunterWorkLoadManager manager;
     private final Host host;
     private final Faults faults = new Faults();
     private long nowNs = System.nanoTime();
     private long passedNs;
     private SliceSet heldSlices = SliceSet.NONE;
+    private final Tallies tallies;
+    private long looks;
 
     Housekeeping(final ShunterWorkLoadManager manager) {
         this.manager = manager;
         this.host = manager.host();
+        this.tallies = new Tallies(host.events());
     }
 
     /** Runs what may fail. */
@@ -76,6 +82,11 @@ final class Housekeeping {
             faults.attempt(model.name() + ", workers", () -> endOverdue(model));
         }
         faults.attempt("views", manager::forgetEnded);
+        if (++looks % TALLIED_EVERY == 0) {
+            faults.attempt(
+                    "tallies",
+                    () -> tallies.look(models, PoolMemory.read(host.runtime().path())));
+        }
     }
 
     private void observeRunners(final List<ServedModel> models) {

@@ -31,6 +31,7 @@ public final class SavedSettings {
     private static final String FOLDER = ".shunter";
     /** Where earlier versions kept it; still read. */
     private static final String OLD_FOLDER = "shunter";
+    private static final int VERSION = 1;
     private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
 
     /** Settings of one model version. */
@@ -63,7 +64,9 @@ public final class SavedSettings {
         boolean auto;
     }
 
+    /** Files of earlier versions say no version; their rows are the same. */
     private static final class Content {
+        int version;
         Map<String, Row> models = new TreeMap<>();
     }
 
@@ -71,7 +74,11 @@ public final class SavedSettings {
 
     /** Settings that the restored snapshot had for a model, or null. */
     OfModel of(final Model model) {
-        final Row row = restored.models.get(model.getModelName() + "/" + model.getVersion());
+        return of(model.getModelName() + "/" + model.getVersion());
+    }
+
+    OfModel of(final String name) {
+        final Row row = restored.models.get(name);
         return row == null || row.configuration == null
                 ? null
                 : new OfModel(row.configuration, row.cores, row.auto);
@@ -84,6 +91,7 @@ public final class SavedSettings {
     /** Write what goes with a snapshot that was just written. */
     public void save(final String snapshotName, final Collection<ServedModel> models) throws IOException {
         final Content content = new Content();
+        content.version = VERSION;
         for (final ServedModel model : models) {
             final Row row = new Row();
             final List<GroupConfig> registered = model.pool().registered();
@@ -106,15 +114,27 @@ public final class SavedSettings {
             return;
         }
         try {
-            final Content content =
-                    GSON.fromJson(
-                            new String(Files.readAllBytes(file), StandardCharsets.UTF_8),
-                            Content.class);
-            if (content != null && content.models != null) {
-                restored = content;
-            }
+            restore(new String(Files.readAllBytes(file), StandardCharsets.UTF_8));
         } catch (IOException | JsonSyntaxException e) {
             LOGGER.warn("{} is not readable, models start with their own settings: {}", file, e);
         }
+    }
+
+    /** Use what a file says, unless it is of a version that this one cannot know. */
+    boolean restore(final String text) {
+        final Content content = GSON.fromJson(text, Content.class);
+        if (content != null && content.version > VERSION) {
+            LOGGER.warn(
+                    "The settings beside the snapshot are of version {} of their format, this Shunter"
+                            + " knows {}: models start with their own settings",
+                    content.version,
+                    VERSION);
+            return false;
+        }
+        if (content == null || content.models == null) {
+            return false;
+        }
+        restored = content;
+        return true;
     }
 }

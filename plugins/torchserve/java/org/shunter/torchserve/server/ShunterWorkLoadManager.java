@@ -18,6 +18,7 @@ import org.pytorch.serve.wlm.ModelManager;
 import org.pytorch.serve.wlm.ModelVersionName;
 import org.pytorch.serve.wlm.WorkLoadManager;
 import org.pytorch.serve.wlm.WorkerThread;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.host.FrontEnd;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.pool.ServedModel;
@@ -207,9 +208,11 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
     }
 
     /** A wrong section in the archive: the model is taken out again and the caller is told why. */
-    private static CompletableFuture<Integer> undoRegistration(
+    private CompletableFuture<Integer> undoRegistration(
             final Model model, final boolean isStartup, final BadRequestException e) {
         LOGGER.error("Model {} is not served: {}", model.getModelVersionName(), e.getMessage());
+        final String name = model.getModelName() + "/" + model.getVersion();
+        host.events().tell(Level.ERROR, name, "it is not served: " + e.getMessage());
         ModelManager.getInstance().unregisterModel(model.getModelName(), model.getVersion());
         if (isStartup) {
             return CompletableFuture.completedFuture(HttpURLConnection.HTTP_BAD_REQUEST);
@@ -220,6 +223,7 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
     /** From now on nothing new is taken anywhere. */
     void beginDrain() {
         draining = true;
+        host.events().tell(Level.INFO, "server", Drain.REASON);
         frontEnd.stop();
         all().forEach(model -> model.dispatcher().refuse(Drain.REASON));
     }

@@ -10,6 +10,7 @@ import io.prometheus.client.CounterMetricFamily;
 import io.prometheus.client.GaugeMetricFamily;
 import java.util.ArrayList;
 import java.util.List;
+import org.shunter.torchserve.host.PoolMemory;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.server.ShunterWorkLoadManager;
 

@@ -13,6 +13,7 @@ import java.util.TreeMap;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
 import org.pytorch.serve.wlm.ModelVersionedRefs;
+import org.shunter.torchserve.host.PoolMemory;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.host.FrontEnd;
 import org.shunter.torchserve.host.Host;

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.host.WorkerAddress;
 import org.shunter.torchserve.queue.Batch;
@@ -210,6 +211,7 @@ public final class Worker extends BatchWorker {
             return;
         }
         LOGGER.warn("{} was lost in state {}: {}", this, before, loss.cause());
+        host.events().tell(Level.WARNING, served.name(), this + " was lost: " + loss.cause());
         if (before == WorkerState.LOADING) {
             StockLog.loadFailed(served.model().getModelName(), loss.cause());
         }
@@ -226,6 +228,7 @@ public final class Worker extends BatchWorker {
         StockLog.recovery(first, unhealthySinceMs);
         if (!isHealthy()) {
             LOGGER.error("{} failed for too long and is given up", this);
+            host.events().tell(Level.ERROR, served.name(), this + " is given up: " + problem);
             end();
             served.onGivenUp(this);
             return;

@@ -1,4 +1,4 @@
-package org.shunter.torchserve.view;
+package org.shunter.torchserve.host;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;

@@ -1,4 +1,4 @@
-package org.shunter.torchserve.view;
+package org.shunter.torchserve.host;
 
 import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
@@ -31,7 +31,7 @@ public final class PoolMemory {
     }
 
     /** What those that live say, by their numbers. */
-    static List<JsonObject> read(final Path runtime) {
+    public static List<JsonObject> read(final Path runtime) {
         final List<JsonObject> found = new ArrayList<>();
         try (DirectoryStream<Path> files = Files.newDirectoryStream(runtime, FILES)) {
             for (final Path file : files) {

@@ -1,0 +1,8 @@
+package org.shunter.torchserve.events;
+
+/** How bad an event is. */
+public enum Level {
+    INFO,
+    WARNING,
+    ERROR
+}
