@@ -40,6 +40,11 @@ class Runner:
         self.beat(now_ns)
         self.set("runner_pid", pid)
 
+    def release(self) -> None:
+        """Nobody is there any more; the line must not be used after that."""
+        self.set("runner_slot", -1)
+        self.set("runner_pid", 0)
+
     def set(self, name: str, value: int) -> None:
         """Store a word."""
         self._words[self._base + _R[name]] = value
@@ -68,9 +73,10 @@ class Runner:
         self.beat(now_ns)
 
 
-def claim(page: ControlPage, pid: int, now_ns: int) -> Runner:
-    """Become the writer of a free line for as long as this process lives."""
-    for index in range(RUNNER_COUNT):
+def claim(page: ControlPage, pid: int, now_ns: int, *, first: int = 0) -> Runner:
+    """Become the writer of a free line, from the ``first`` on, for as long as this process lives
+    or the page is open."""
+    for index in range(first, RUNNER_COUNT):
         if page.lock(RUNNERS_OFFSET + index * RUNNER_SIZE):
             return Runner(page.words, (RUNNERS_OFFSET + index * RUNNER_SIZE) // 8, pid, now_ns)
     return Runner(memoryview(bytearray(RUNNER_SIZE)).cast("q"), 0, pid, now_ns)

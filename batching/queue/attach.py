@@ -83,6 +83,12 @@ class Attach:
     turn there."""
 
     @property
+    def yields(self) -> bool:
+        """Whether its batches stand still for strict requests: it is on the page, and its own want
+        nothing for themselves there."""
+        return self.slot >= 0 and not self.slices
+
+    @property
     def carried_inputs(self) -> tuple[TensorSpec, ...]:
         """The tensors of a request for those who only carry it: queue, core and network."""
         return self.packing.carried_inputs() if self.packing else self.inputs

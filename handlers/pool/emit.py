@@ -17,6 +17,7 @@ def c_source() -> str:
         ("SEAT_DIGEST", handover.digest(), "of all that is said"),
         ("SEAT_MOST_BYTES", handover.MOST_BYTES, "of a seat's texts"),
         ("SEAT_MOST_TEXT", handover.MOST_TEXT, "bytes behind a word"),
+        ("SEAT_AT_WORK", handover.AT_WORK, "words of the page: for whom the process works"),
         ("SEAT_UNBEGUN_STATUS", handover.UNBEGUN, "nothing of its model had begun"),
         ("SEAT_PATIENCE_S", handover.PATIENCE_S, "usually"),
         *((f"SEAT_{each.name}", int(each), "kind of a word") for each in handover.Kind),

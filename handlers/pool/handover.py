@@ -32,6 +32,8 @@ PATIENCE_VARIABLE, PATIENCE_S = "SHUNTER_POOL_PATIENCE_S", 30
 
 UNBEGUN = 75
 """Status of a seat whose process went by another model's batch: nothing of its own had begun."""
+AT_WORK = 2
+"""A process works for so many seats at once: one batch stands still while another one runs."""
 
 HANDOVER = ("magic", "digest", "arguments", "variables", "bytes")
 WORD = ("kind", "value", "bytes")
@@ -45,7 +47,7 @@ class Kind(IntEnum):
 
     TAKEN = 1
     """To the seat: it is served; ``value`` is its number. With the descriptor of a page, which
-    begins with the number of the seat for which the process works, or 0."""
+    begins with the numbers of the ``AT_WORK`` seats for which the process works, or 0."""
     END = 2
     """To the seat: end with ``value`` as status."""
     ALONE = 3
@@ -63,7 +65,7 @@ class HandoverError(ValueError):
 
 def digest() -> int:
     """Of all that is said: who was built from something else is not heard."""
-    said = repr((MAGIC, HANDOVER, WORD, [(each.name, int(each)) for each in Kind]))
+    said = repr((MAGIC, AT_WORK, HANDOVER, WORD, [(each.name, int(each)) for each in Kind]))
     return int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "little")
 
 

@@ -19,8 +19,10 @@ from torch import nn
 
 from shunter.allocator.memory.devices import Device, Devices, DoesNotFit, Model
 from shunter.allocator.memory.scheduling import ModelScheduler, Rules, Run, Swap, Waiting
+from shunter.handlers.pool.order import ServedOrder
+from shunter.handlers.pool.own_threads import OwnThreads
 from shunter.handlers.pool.process_state import ProcessState
-from shunter.handlers.pool.sharable import LoadedApart, load_apart, seen_changes
+from shunter.handlers.pool.sharable import LoadedApart, NotSharable, load_apart, seen_changes
 from shunter.handlers.pool.space import ModelSpace, World
 from shunter.handlers.weights.hot import HotModel
 from shunter.handlers.weights.hot_memory import CHUNK, HotMemory, NoRoom, chunks_of
@@ -43,10 +45,6 @@ class Counts:
     swap_s: float = 0.0
     """That weights took to come."""
     evictions: int = 0
-
-
-class NotSharable(Exception):
-    """A model needs a process of its own; the message says why."""
 
 
 @dataclass
@@ -72,11 +70,10 @@ class PooledModels(Generic[Service]):
         self._coming: dict[str, tuple[Swap, Future[float] | None]] = {}
         """Swaps that are on their way; None: one that could not begin."""
         self.counts = Counts()
+        self.threads = OwnThreads()
         self._begun: list[Run] = []
         """The batch that is next, as the scheduler knows it."""
-        self._served: dict[str, int] = {}
-        """Number of a model's last batch among all."""
-        self._batches = 0
+        self._order = ServedOrder(self._scheduler.rules.ageing_s)
 
     @property
     def usual(self) -> ProcessState:
@@ -151,7 +148,8 @@ class PooledModels(Generic[Service]):
     def unregister(self, name: str) -> None:
         """Forget a model between two batches; the host has its memory back then."""
         pooled = self._models.pop(name)
-        self._served.pop(name, None)
+        self._order.forget(name)
+        self.threads.found.pop(name, None)
         self._world.switch(None)
         if pooled.hot is not None:
             pooled.hot.drop()
@@ -173,15 +171,11 @@ class PooledModels(Generic[Service]):
         others that wait begin to come. Where nobody can be hot now, the first runs cold.
         """
         now = time.monotonic()
-
-        def rank(each: Waiting) -> tuple[bool, int, float]:
-            return not self._is_urgent(each, now), self._served.get(each.name, 0), each.since
-
-        first = min(waiting, key=rank)
-        is_urgent = self._is_urgent(first, now)
+        first = self._order.first(waiting, now)
+        is_urgent = self._order.is_urgent(first, now)
         able = [
             each
-            if self._is_urgent(each, now) == is_urgent
+            if self._order.is_urgent(each, now) == is_urgent
             else replace(each, batches=0)  # it may come meanwhile
             for each in waiting
         ]
@@ -196,29 +190,50 @@ class PooledModels(Generic[Service]):
             self._scheduler.batch_ended(each)
         self._begun = []
 
-    def _is_urgent(self, each: Waiting, now: float) -> bool:
-        ageing_s = self._scheduler.rules.ageing_s
-        return each.strict or (ageing_s > 0 and now - each.since >= ageing_s)
-
     def run(self, name: str, batch: Callable[[Service], Any]) -> Any:
         """Let ``batch`` run with a model's service, in its space."""
         pooled = self._models[name]
-        self._batches += 1
-        self._served[name] = self._batches
+        self._order.serve(name)
         if pooled.hot is None:
-            with pooled.space.staying():
+            with pooled.space.staying(), self.threads.watched(name):
                 return batch(pooled.service)
         runs, self._begun = self._begun or self._act([Waiting(name, time.monotonic())]), []
         try:
-            is_hit = pooled.hot.settle()
-            self.counts.hits += is_hit
-            self.counts.misses += not is_hit
-            with pooled.space.staying():
+            self._settle(pooled.hot)
+            with pooled.space.staying(), self.threads.watched(name):
                 return batch(pooled.service)
         finally:
             for each in runs:
                 self._scheduler.batch_ended(each)
             self._collect()
+
+    def inside(self, waiting: Sequence[Waiting], batch: Callable[[str, Service], Any]) -> Any:
+        """Let ``batch`` run for one of these models while the batch of another stands still.
+
+        That one keeps its place in hot memory, and finds its process as it has left it.
+        """
+        now = time.monotonic()
+        name = self._order.first(waiting, now).name
+        pooled = self._models[name]
+        self._order.serve(name)
+        with self.threads.aside(), self._world.standing_still():
+            self._come_inside(name, now)
+            with pooled.space.staying(), self.threads.watched(name):
+                return batch(name, pooled.service)
+
+    def _come_inside(self, name: str, now: float) -> None:
+        hot = self._models[name].hot
+        if (held := self._cache.held.get(name)) is not None:
+            held.last_used = now
+        elif hot is not None:
+            self._act([Waiting(name, now, batches=0)])  # for the next time
+        if hot is not None:
+            self._settle(hot)
+
+    def _settle(self, hot: HotModel) -> None:
+        is_hit = hot.settle()
+        self.counts.hits += is_hit
+        self.counts.misses += not is_hit
 
     def try_out(self, name: str, batch: Callable[[Service], Any]) -> None:
         """:meth:`run` for first batches: what goes on beside a model often begins with them.

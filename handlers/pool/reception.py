@@ -22,6 +22,7 @@ from pathlib import Path
 
 from shunter.batching.queue.attach import peer_process
 from shunter.handlers.pool.handover import (
+    AT_WORK,
     HANDOVER_BYTES,
     UNBEGUN,
     WORD_BYTES,
@@ -105,10 +106,11 @@ class Reception:
     news: deque[News] = field(default_factory=deque)
     wake: int = field(default_factory=lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
     """Readable when there are news."""
-    _busy: Seat | None = None
+    _busy: list[Seat] = field(default_factory=list)
+    """For whom it works: the last one's batch runs, that of the one before stands still."""
     _count: int = 0
     _page: int = field(default_factory=lambda: os.memfd_create("pool", os.MFD_CLOEXEC))
-    _word: mmap.mmap = field(init=False)
+    _words: memoryview = field(init=False)
     """Of seats, who see what was done when this process has gone."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
@@ -116,7 +118,7 @@ class Reception:
     def start(self) -> None:
         """Take seats from now on."""
         os.truncate(self._page, mmap.PAGESIZE)
-        self._word = mmap.mmap(self._page, mmap.PAGESIZE)
+        self._words = memoryview(mmap.mmap(self._page, mmap.PAGESIZE)).cast("Q")[:AT_WORK]
         self.listening.setblocking(False)
         self._selector.register(self.listening, selectors.EVENT_READ)
         threading.Thread(target=self._run, name="reception", daemon=True).start()
@@ -124,14 +126,18 @@ class Reception:
     def begin(self, seat: Seat) -> bool:
         """Work for this seat begins; false: it has gone."""
         with self._guard:
-            self._busy = None if seat.is_gone else seat
-            self._word[:8] = (0 if seat.is_gone else seat.number).to_bytes(8, "little")
-            return self._busy is seat
+            if not seat.is_gone:
+                self._say_busy(len(self._busy), seat.number)
+                self._busy.append(seat)
+            return not seat.is_gone
 
     def end(self) -> None:
-        """That work has ended."""
-        self._word[:8] = bytes(8)
-        self._busy = None
+        """The work that was begun last has ended."""
+        self._busy.pop()
+        self._say_busy(len(self._busy), 0)
+
+    def _say_busy(self, index: int, number: int) -> None:
+        self._words[index] = number
 
     def is_over(self) -> bool:
         """Let this be the end, unless a seat waits. Who comes later starts another process."""
@@ -185,7 +191,7 @@ class Reception:
     def _is_given_up(self, seat: Seat) -> bool:
         """Whether its batch runs, and goes on: one that was just answered is over in no time."""
         end = time.monotonic() + _GRACE_S
-        while self._busy is seat and not seat.is_dismissed:
+        while seat in self._busy and not seat.is_dismissed:
             if time.monotonic() > end:
                 return True
             time.sleep(0.005)

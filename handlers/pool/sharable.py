@@ -32,6 +32,10 @@ _KEPT_APART = {("torch", "Storage")}
 _TORCH = Path(torch.__file__).parent
 
 
+class NotSharable(Exception):
+    """A model needs a process of its own; the message says why."""
+
+
 class _Process:
     """What of a process cannot be kept apart, at a moment."""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shunter.handlers.pool.process_state import ProcessState
+from shunter.handlers.pool.thread_state import set_aside
 
 _INSIDE = threading.RLock()
 """Of a process: a model runs at a time, for what its code sees is that of the whole process."""
@@ -39,6 +40,7 @@ class World:
         """Whose modules and settings are in place."""
         self.is_running = False
         """Whether its code runs."""
+        self._streams = sys.stdout, sys.stderr
         self._outside = self.state
         """What there was before a space was entered."""
 
@@ -55,6 +57,22 @@ class World:
             self._outside.restore()
         else:
             space.put_in_place()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """The code of a model that runs stands still: meanwhile that of others can run."""
+        if not self.is_running:
+            raise SpaceError("no code of a model runs that could stand still")
+        space, streams = self.current, (sys.stdout, sys.stderr)
+        with set_aside():
+            self.is_running = False
+            sys.stdout, sys.stderr = self._streams
+            try:
+                yield
+            finally:
+                sys.stdout, sys.stderr = streams
+                self.switch(space)
+                self.is_running = True
 
 
 class ModelSpace:

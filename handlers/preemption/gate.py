@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.holds import (
@@ -81,6 +81,19 @@ class WorkerPlace:
         return cls(numbers[SLOT_VARIABLE], numbers[SLICES_VARIABLE])
 
 
+class Passers(Protocol):
+    """Strict batches of the same process, which can run while one of best effort stands still."""
+
+    def may_stand(self) -> bool:
+        """Whether the batch that runs may stand still here."""
+
+    def are_there(self) -> bool:
+        """Whether any waits."""
+
+    def run_one(self) -> bool:
+        """Let the next one run, if there is one; whether there was."""
+
+
 def close_steps(steps: Iterator[Any]) -> None:
     """Let a generator end where it stands."""
     if callable(close := getattr(steps, "close", None)):
@@ -98,14 +111,16 @@ class Gate:
         *,
         beside: int,
         may_drop: bool = False,
+        passers: Passers | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``beside``: mask of the slots beside whose strict work this one may run, until the
-        controller says it; ``may_drop``: whether a parked batch may begin anew."""
+        controller says it; ``may_drop``: whether a parked batch may begin anew; ``passers``: of a
+        process that serves other models, too."""
         self._page, self._runner, self._place = page, runner, place
         self._slices, self._beside, self._may_drop = place.slices, beside, may_drop
-        self._clock, self._sleep = clock, sleep
+        self._passers, self._clock, self._sleep = passers, clock, sleep
         self._state = RunnerState.RUNNING
         self._lock = threading.Lock()  # of handlers that compute in several threads
         self._passed_ns = clock()
@@ -131,13 +146,30 @@ class Gate:
     def check(self) -> None:
         """Stand still while strict work holds what this runs on; raises Dropped to begin anew."""
         now_ns = self._clock()
-        if is_raised(self._page, self._slices) and not self._has_aged and self._is_held(now_ns):
+        if self._is_raised() and self._is_wanted(now_ns):
             with self._lock:
                 # Another thread may have stood still meanwhile, for this one too.
                 now_ns = self._clock()
-                if not self._has_aged and self._is_held(now_ns):
+                if self._is_wanted(now_ns):
                     self._stand(now_ns)
         self._passed_ns = now_ns
+
+    def _is_raised(self) -> bool:
+        """Whether there may be a reason to stand still; that there is none is found out at once."""
+        return self._passers is not None or is_raised(self._page, self._slices)
+
+    def _is_wanted(self, now_ns: int) -> bool:
+        """Whether it stands still now: for strict work on its slices, or in its own process."""
+        if self._has_aged:
+            return False
+        if self._passers is None:
+            return self._is_held(now_ns)
+        return self._passers.may_stand() and self._has_reason(now_ns)
+
+    def _has_reason(self, now_ns: int) -> bool:
+        if self._passers is not None and self._passers.are_there():
+            return True
+        return is_raised(self._page, self._slices) and self._is_held(now_ns)
 
     def is_held(self) -> bool:
         """Whether strict work holds what this runs on."""
@@ -220,7 +252,8 @@ class Gate:
         try:
             while ended is None:
                 self._runner.beat(now_ns)
-                self._sleep(STEP_S)
+                if self._passers is None or not self._passers.run_one():
+                    self._sleep(STEP_S)
                 now_ns = self._clock()
                 self._parked_ns = before_ns + now_ns - began_ns
                 ended = self._end_of_parking(now_ns)
@@ -237,7 +270,7 @@ class Gate:
     def _end_of_parking(self, now_ns: int) -> Event | None:
         words = self._page.words
         return end_of_parking(
-            is_held=self._is_held(now_ns),
+            is_held=self._has_reason(now_ns),
             parked_ns=self._parked_ns,
             longest_park_ns=words[_H["longest_park_us"]] * 1000 or LONGEST_PARK_NS,
             memory_is_wanted=words[_H["memory_wanted"]] == 1,

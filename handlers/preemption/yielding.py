@@ -33,7 +33,7 @@ from shunter.handlers.device.check import (
     unknown_time_ns,
 )
 from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
-from shunter.handlers.preemption.gate import Gate, Keep, WorkerPlace, close_steps
+from shunter.handlers.preemption.gate import Gate, Keep, Passers, WorkerPlace, close_steps
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.preemption.preemptible import SEGMENT_MS, Preemptible
 
@@ -69,9 +69,9 @@ class PreemptionSettings:
 class Yielding:
     """The gate of one worker, and what goes through it."""
 
-    def __init__(self, gate: Gate, runner: runners.Runner) -> None:
+    def __init__(self, gate: Gate, runner: runners.Runner, page: ControlPage) -> None:
         """Nothing is cut yet."""
-        self.gate, self._runner = gate, runner
+        self.gate, self._runner, self._page = gate, runner, page
         self._parts: list[Preemptible | OperationBoundaries] = []
 
     def cut(self, handler: Any, settings: PreemptionSettings) -> None:
@@ -86,6 +86,11 @@ class Yielding:
             self._parts.append(
                 kind(model, check, target_ns=target_ns, runner=self._runner, **times)
             )
+
+    def close(self) -> None:
+        """Its model is no more, but its process goes on."""
+        self._runner.release()
+        self._page.close()
 
     def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """Batches of ``work`` stand still before they begin, and begin anew when dropped."""
@@ -121,12 +126,15 @@ class Yielding:
 
 
 def yielding_of(
-    handler: Any, section: Mapping[str, Any], environ: Mapping[str, str]
+    handler: Any,
+    section: Mapping[str, Any],
+    environ: Mapping[str, str],
+    passers: Passers | None = None,
 ) -> Yielding | None:
     """What a best-effort worker's batches go through.
 
     ``handler`` holds the models, as its attributes; ``section`` is what ``shunter:`` says in the
-    configuration of its model.
+    configuration of its model; ``passers``: of a process that serves other models, too.
 
     None where the control page cannot be had: then only the kernel preempts, and the log says so.
     """
@@ -136,13 +144,15 @@ def yielding_of(
     except (OSError, PageError, ValueError) as error:
         logger.warning("This worker gives way by the kernel's scheduling alone: %s", error)
         return None
-    runner = runners.claim(page, os.getpid(), time.monotonic_ns())
+    # Models that share processes may be many, and leave some lines to the others.
+    first = runners.RUNNER_COUNT // 2 if passers else 0
+    runner = runners.claim(page, os.getpid(), time.monotonic_ns(), first=first)
     runner.set("runner_class", CLASSES.index("best_effort"))
     settings = PreemptionSettings.read(section)
     # Beside nobody until the controller says so. Under SCHED_IDLE the kernel takes cores back
     # within microseconds, but strict work is faster when nothing has to be taken back.
-    gate = Gate(page, runner, place, beside=0, may_drop=settings.drop)
-    found = Yielding(gate, runner)
+    gate = Gate(page, runner, place, beside=0, may_drop=settings.drop, passers=passers)
+    found = Yielding(gate, runner, page)
     try:
         found.cut(handler, settings)
     except Exception:  # what a handler holds may do anything when it is looked at

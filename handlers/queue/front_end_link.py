@@ -122,8 +122,12 @@ class FrontEndLink:
             if self._model is not None:
                 self._model.infer = self._guarded(self._model.infer)
                 stack.callback(self._model.close)
-            self._infer = self._guarded(self._infer)
+            self.obey_guard()
             self._attend(server, is_over)
+
+    def obey_guard(self) -> None:
+        """Let batches run as :meth:`guard` has said, where :meth:`run` is not what serves."""
+        self._infer = self._guarded(self._infer)
 
     def _attend(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """One front end after another."""

@@ -23,6 +23,7 @@ class PooledLink:
     def __init__(self, link: FrontEndLink) -> None:
         """Of a loaded model."""
         self._link = link
+        link.obey_guard()
         self._connection: socket.socket | None = None
         self._attachment: Attachment | None = None
         self.due: float | None = 0.0

@@ -35,6 +35,8 @@ from shunter.handlers.torchserve.warm_up import NoSocket, warm_up
 from shunter.handlers.weights.setting import wants_shared
 
 if TYPE_CHECKING:
+    from shunter.handlers.preemption.gate import Passers
+    from shunter.handlers.preemption.yielding import Yielding
     from shunter.handlers.queue.front_end_link import FrontEndLink
 
 FRONT_END = "SHUNTER_FRONT_END"
@@ -67,11 +69,15 @@ class Connection:
         *,
         first: bytes = b"",
         buffer: int = BUFFER_SIZE,
+        passers: Passers | None = None,
     ) -> None:
         """``on_loaded`` runs between loading the model and saying so; ``first``: what somebody else
-        has received already; ``buffer``: bytes of that for messages."""
+        has received already; ``buffer``: bytes of that for messages; ``passers``: who may run
+        where its batches stand still, of a process of several models."""
         self.socket, self.receiver = sock, Receiver(sock, buffer, first=first)
-        self._load_model, self._on_loaded = load_model, on_loaded
+        self._load_model, self._on_loaded, self._passers = load_model, on_loaded, passers
+        self.yielding: Yielding | None = None
+        """Of a model that gives way, once it has loaded."""
         self._service: Service | None = None
         self.link: FrontEndLink | None = None
         """Of a worker of the network front end, once it has loaded."""
@@ -128,7 +134,7 @@ class Connection:
     def prepare(self, service: Service) -> None:
         """For the network front end, and for giving way, where the server wants that."""
         self.link = _link(service)
-        _give_way(service, self.link)
+        self.yielding = _give_way(service, self.link, self._passers)
 
     def warm_up(self, service: Service) -> None:
         """Run the first batches, if there is an example of one."""
@@ -179,19 +185,22 @@ def _link(service: Service) -> FrontEndLink | None:
     return link_of(Path(front_end), model, os.environ)
 
 
-def _give_way(service: Service, link: FrontEndLink | None) -> None:
+def _give_way(
+    service: Service, link: FrontEndLink | None, passers: Passers | None
+) -> Yielding | None:
     """Let a best-effort worker's batches stand still for strict requests."""
     if os.environ.get(PREEMPTIBLE_VARIABLE) != "1":
-        return
+        return None
     from shunter.handlers.preemption.yielding import yielding_of
     from shunter.handlers.torchserve.loaded import holder_of_models, keep_requests
 
     section = section_of(service.context.model_yaml_config)
-    yielding = yielding_of(holder_of_models(service), section, os.environ)
+    yielding = yielding_of(holder_of_models(service), section, os.environ, passers)
     if yielding is not None:
         service._entry_point = yielding.guard(service._entry_point, keep_requests)
         if link is not None:
             link.guard(yielding.guard, yielding.gate)
+    return yielding
 
 
 def _warm_up(service: Service) -> None:

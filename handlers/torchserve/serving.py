@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
@@ -25,6 +26,9 @@ from shunter.handlers.torchserve.invocation import logger
 from shunter.handlers.torchserve.load_errors import LoadFailed
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.torchserve.output import LINES, LineHandler
+
+if TYPE_CHECKING:
+    from shunter.handlers.preemption.gate import Passers
 
 METRICS = "SHUNTER_METRICS"
 """Environment: ``reply`` where the server takes metric lines out of replies."""
@@ -50,10 +54,17 @@ class Worker(TorchModelServiceWorker):
         self._on_loaded = on_loaded
 
     def connection(
-        self, sock: socket.socket, first: bytes = b"", buffer: int = BUFFER_SIZE
+        self,
+        sock: socket.socket,
+        first: bytes = b"",
+        buffer: int = BUFFER_SIZE,
+        passers: Passers | None = None,
     ) -> Connection:
-        """With the server, which has connected. ``first``: what was received of it already."""
-        return Connection(sock, self.load_model, self._on_loaded, first=first, buffer=buffer)
+        """With the server, which has connected. ``first``: what was received of it already;
+        ``passers``: of a process of several models."""
+        return Connection(
+            *(sock, self.load_model, self._on_loaded), first=first, buffer=buffer, passers=passers
+        )
 
     def listen(self) -> None:
         """As :meth:`run_server` does, where somebody else accepts."""

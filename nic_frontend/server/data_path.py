@@ -192,9 +192,11 @@ class DataPath:
         _, blocks = self._queues.pop(func_id)
         self._landing.need_less(blocks)
 
-    def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int, pool: int) -> None:
-        """It gets batches of at most ``cap`` from now on; ``pool``: as it attached."""
-        which = func_id, worker, cap, doorbell, pool
+    def add_worker(
+        self, func_id: int, worker: int, cap: int, doorbell: int, pool: int, yields: bool
+    ) -> None:
+        """It gets batches of at most ``cap`` from now on; ``pool``, ``yields``: as it attached."""
+        which = func_id, worker, cap, doorbell, pool, yields
         check(self._library.shunter_server_add_worker(self._handle, *which), f"worker {worker}")
 
     def drain_worker(self, func_id: int, worker: int) -> None:

@@ -184,7 +184,7 @@ class Functions:
         descriptors += function.queue.descriptors
         try:
             which = function.id, worker.index
-            self._path.add_worker(*which, attach.batch, doorbell, attach.pool)
+            self._path.add_worker(*which, attach.batch, doorbell, attach.pool, attach.yields)
             send(connection, answer, descriptors)
         except OSError:
             with contextlib.suppress(OSError):

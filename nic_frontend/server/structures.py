@@ -164,7 +164,7 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_set_policy": (_HANDLE, c_uint16, POINTER(PolicyStruct)),
     "server_set_runs": (_HANDLE, c_uint16, POINTER(RunsStruct)),
     "server_remove_function": (_HANDLE, c_uint16),
-    "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int, c_uint32),
+    "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int, c_uint32, c_bool),
     "sets_new": (),
     "sets_free": (c_void_p,),
     "server_drain_worker": (_HANDLE, c_uint16, c_uint32),

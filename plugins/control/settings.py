@@ -65,6 +65,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
 from shunter.allocator.planning.allowed import allowed
 from shunter.batching.forming.spelling import hint
 from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads settings needs the sections
@@ -139,9 +140,21 @@ def parse(document: Table) -> Settings:
         raise _told(error, document) from None
     if found.nic.encrypt and not (found.nic.key_file or found.nic.keys_file):
         raise _refused("nic.encrypt", True, "false, or nic.key_file is set")
+    _check_pool_cores(found.pool)
     if found.classes.strict_secret_file and found.classes.allow_strict == "none":
         raise _refused("classes.allow_strict", "none", '"all" or a list, where there is a secret')
     return found
+
+
+def _check_pool_cores(pool: PoolSettings) -> None:
+    if pool.cores in (None, "auto"):
+        return
+    try:
+        count = len(parse_cpu_list(pool.cores))
+    except CpuListError as error:
+        raise _refused("pool.cores", pool.cores, f"a CPU list; {error}") from None
+    if count < pool.workers:
+        raise _refused("pool.cores", pool.cores, f"at least {pool.workers} CPUs for pool.workers")
 
 
 def key_digest(classes: ClassesSettings) -> bytes:
@@ -206,7 +219,8 @@ def _refused(key: str, value: Any, text: str) -> SettingsError:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the settings of pools for a server that starts: shared by all, number, MB, threads."""
+    """Print the settings of pools for a server that starts: shared by all, number, MB, threads,
+    and cores, or a dash."""
     parser = argparse.ArgumentParser(prog="python -m shunter.plugins.control.settings")
     parser.add_argument("--config", type=Path)
     try:
@@ -214,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 1
-    print(int(pool.models == "shared"), pool.workers, pool.hot_mb, pool.threads)
+    print(int(pool.models == "shared"), pool.workers, pool.hot_mb, pool.threads, pool.cores or "-")
     return 0
 
 

@@ -84,3 +84,11 @@ class PoolSettings:
     """Memory of each for weights that are in use; 0: its share of a half of what is free."""
     threads: int = number(0, 0, 1024)
     """Of an operator in each of them; 0: its share of the CPUs."""
+    cores: str | None = Field(
+        None,
+        pattern=r"^(auto|[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*)$",
+        strict=True,
+        json_schema_extra={"allowed": '"auto" or a CPU list such as "0-3,8"'},
+    )
+    """CPUs that are divided among them; ``auto``: each chooses as many as it has threads and keeps
+    them; absent: they run everywhere."""

@@ -103,7 +103,8 @@ class Generation:
 
     def _start(self, place: Place, more: Mapping[str, str]) -> None:
         variables = {**self.variables, **more, **self.pool(place.number)}
-        variables["SHUNTER_SLICES"] = hex(slices_of(place.cores))
+        pools = variables.get("SHUNTER_POOL_CORES", "")
+        variables["SHUNTER_SLICES"] = hex(slices_of(place.cores or pools))
         if place.cores == AUTO and place.threads and "SHUNTER_PREEMPTIBLE" not in variables:
             variables["SHUNTER_CORES"] = AUTO
         if not place.threads:

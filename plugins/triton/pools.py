@@ -15,7 +15,7 @@ from shunter.batching.forming.spelling import hint
 from shunter.plugins.host import HostError
 
 SHARED, DEDICATED = "shared", "dedicated"
-_ELSEWHERE = ("cores", "device", "groups", "preemptible")
+_ELSEWHERE = ("cores", "device", "groups")
 """Keys of a section that say where its workers run, and how."""
 
 
@@ -28,6 +28,8 @@ class Pools:
     workers: int = 1
     hot_mb: int = 0
     threads: int = 0
+    cores: str = ""
+    """Divided among the processes; auto: each chooses some; empty: they run everywhere."""
 
     def variables(self, number: int) -> dict[str, str]:
         """What worker ``number`` of a model gets."""
@@ -36,6 +38,7 @@ class Pools:
             "SHUNTER_POOL_WORKERS": str(self.workers),
             "SHUNTER_POOL_HOT_MB": str(self.hot_mb),
             "SHUNTER_POOL_THREADS": str(self.threads),
+            "SHUNTER_POOL_CORES": self.cores,
         }
 
     def has(self, section: Mapping[str, Any]) -> bool:
@@ -67,9 +70,11 @@ def pools_of(settings: str | None) -> Pools:
         command += ["--config", settings] if settings else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            shared, *numbers = map(int, done.stdout.split())
-            return Pools(bool(shared), *numbers)
+            *numbers, cores = done.stdout.split()
+            shared, *others = map(int, numbers)
+            return Pools(bool(shared), *others, cores="" if cores == "-" else cores)
     names = ("WORKERS", "HOT_MB", "THREADS")
     texts = (os.environ.get(f"SHUNTER_POOL_{each}", "") for each in names)
     workers, hot_mb, threads = (int(each) if each.isdecimal() else 0 for each in texts)
-    return Pools(False, min(max(1, workers), 64), hot_mb, threads)
+    cores = os.environ.get("SHUNTER_POOL_CORES", "")
+    return Pools(False, min(max(1, workers), 64), hot_mb, threads, cores)

@@ -112,8 +112,6 @@ class Served:
     def yields(self) -> bool:
         """Whether its workers stand still for strict work: as its archive says, or by its class."""
         found = self.model.section.get("preemptible")
-        if self.pooled:
-            return False  # whoever stood still there would hold the others up
         return _class(self) == "best_effort" if found is None else found is not False
 
 

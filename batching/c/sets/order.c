@@ -25,30 +25,69 @@ static bool is_before(struct order one, struct order other) {
                                              : one.number < other.number;
 }
 
-/* Of what waits, by what comes first. */
-static struct order first_of(const struct shunter_member *member) {
-    return order_of(member, member->waits[0] ? SHUNTER_SET_STRICT : SHUNTER_SET_BEST_EFFORT);
+/* The class of what waits and comes first. */
+static uint8_t first_class(const struct shunter_member *member) {
+    return member->waits[0] ? SHUNTER_SET_STRICT : SHUNTER_SET_BEST_EFFORT;
 }
 
-static bool has_room(const struct shunter_member *member, struct order order) {
+bool shunter_set_passes(const struct shunter_member *member, uint8_t class) {
+    return class == SHUNTER_SET_STRICT && !member->yields && !member->set->is_of_turns;
+}
+
+uint32_t shunter_set_behind(const struct shunter_member *member, uint8_t class) {
     const struct shunter_set *set = member->set;
-    uint32_t used = set->count + set->reserved;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < set->count; i++) {
+        count += !(set->batches[i].of->yields && shunter_set_passes(member, class));
+    }
+    return count;
+}
+
+/* The same of rooms that decisions have not used yet. */
+static uint32_t reserved_for(const struct shunter_member *member, uint8_t class) {
+    uint32_t count = 0;
+    for (const struct shunter_member *each = member->set->members; each; each = each->next) {
+        count += each->reserved != SHUNTER_SET_NO_CLASS &&
+                 !(each->yields && shunter_set_passes(member, class));
+    }
+    return count;
+}
+
+/* Its own may be given back unused. */
+static uint32_t reserved_by_others(const struct shunter_member *member) {
+    uint32_t count = 0;
+    for (const struct shunter_member *each = member->set->members; each; each = each->next) {
+        count += each->reserved != SHUNTER_SET_NO_CLASS && each->model != member->model;
+    }
+    return count;
+}
+
+static bool has_room(const struct shunter_member *member, uint8_t class) {
+    const struct shunter_set *set = member->set;
+    const struct order order = order_of(member, class);
+    // Who does not pass has no room then, whatever its place in the order.
+    const bool is_full = set->count + reserved_by_others(member) >= SHUNTER_SET_DEPTH;
+    uint32_t used = shunter_set_behind(member, class) + reserved_for(member, class);
     for (const struct shunter_member *each = set->members; each && used < SHUNTER_SET_DEPTH;
          each = each->next) {
-        used += each != member && shunter_set_waits(each) && is_before(first_of(each), order);
+        if (each != member && shunter_set_waits(each)) {
+            const uint8_t its = first_class(each);
+            used += (!is_full || shunter_set_passes(each, its)) &&
+                    is_before(order_of(each, its), order);
+        }
     }
     return used < SHUNTER_SET_DEPTH;
 }
 
 bool shunter_set_has_room(const struct shunter_member *member, uint8_t class) {
     return member->set->is_of_turns ? shunter_set_has_turn(member, class)
-                                    : has_room(member, order_of(member, class));
+                                    : has_room(member, class);
 }
 
 /* With what it waits for. */
 static bool may_go(const struct shunter_member *member) {
     if (!member->set->is_of_turns) {
-        return has_room(member, first_of(member));
+        return has_room(member, first_class(member));
     }
     bool may = false;
     for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {

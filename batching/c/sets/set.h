@@ -21,7 +21,8 @@ struct shunter_set {
     struct {
         struct shunter_member *of;
         uint64_t first_ns; /* since when it is the first one */
-    } batches[SHUNTER_SET_DEPTH]; /* in the order in which they were given */
+        bool was_passed;   /* another one may have run in its midst */
+    } batches[SHUNTER_SET_MOST]; /* in the order in which they run */
     uint32_t count;    /* of these */
     uint32_t reserved; /* rooms that decisions have not used yet */
     uint64_t done_ns;  /* when a batch was done last */
@@ -37,6 +38,7 @@ struct shunter_member {
     struct shunter_set *set;
     struct shunter_member *next;
     const void *model;
+    bool yields; /* its batches stand still for strict ones */
     struct shunter_wake wake;
     uint64_t number;         /* of those that have joined */
     uint64_t turn;           /* of the last batch of its model; 0: it had none */
@@ -49,6 +51,7 @@ struct shunter_member {
     uint32_t running[SHUNTER_CLASSES]; /* batches */
     /* of the decision that goes on */
     bool refused[SHUNTER_CLASSES];
+    bool gave; /* others may not have to wait for it any more */
     int reserved; /* the class that room is kept for, or SHUNTER_SET_NO_CLASS */
 };
 
@@ -69,6 +72,10 @@ bool shunter_set_has_turn(const struct shunter_member *member, uint8_t class);
 
 /* ---- order.c, under the lock */
 
+/* Whether a batch of a class runs where those of members that yield stand still. */
+bool shunter_set_passes(const struct shunter_member *member, uint8_t class);
+/* Batches that are given and do not stand still for it. */
+uint32_t shunter_set_behind(const struct shunter_member *member, uint8_t class);
 /* Whether there is room for a batch of a class, after those of others that wait and go before it. */
 bool shunter_set_has_room(const struct shunter_member *member, uint8_t class);
 /* Let go of the lock, and call who is next: as many as there is room for. */

@@ -72,10 +72,15 @@ static struct shunter_set *set_of(struct shunter_sets *sets, uint32_t number) {
 }
 
 struct shunter_member *shunter_set_join(
-    struct shunter_sets *sets, uint32_t number, const void *model, struct shunter_wake wake) {
+    struct shunter_sets *sets, uint32_t number, const void *model, bool yields,
+    struct shunter_wake wake) {
     const struct shunter_slice_set nowhere = {{0}};
     struct shunter_set *set = set_of(sets, number);
-    return set ? shunter_set_enlist(set, model, wake, &nowhere) : NULL;
+    struct shunter_member *member = set ? shunter_set_enlist(set, model, wake, &nowhere) : NULL;
+    if (member) {
+        member->yields = yields; // nobody asks about it before it has asked for room
+    }
+    return member;
 }
 
 struct shunter_member *shunter_set_enlist(
@@ -162,9 +167,24 @@ int shunter_set_ask(
             member->waits[class] = member->refused[class] = true;
         }
     }
-    const int behind = member->reserved == class ? (int)set->count : SHUNTER_SET_NO_CLASS;
+    const int behind = member->reserved == class ? (int)shunter_set_behind(member, class)
+                                                 : SHUNTER_SET_NO_CLASS;
     pthread_mutex_unlock(&set->lock);
     return behind;
+}
+
+/* One that passes runs before what stands still or has not begun; if it has, it is the first one. */
+static void put_in(struct shunter_member *member, uint8_t class) {
+    struct shunter_set *set = member->set;
+    uint32_t at = set->count++;
+    while (shunter_set_passes(member, class) && at > 1 && set->batches[at - 1].of->yields) {
+        set->batches[at] = set->batches[at - 1];
+        at--;
+    }
+    set->batches[0].was_passed |= at > 0 && set->batches[0].of->yields;
+    set->batches[at].of = member;
+    set->batches[at].first_ns = at ? 0 : set->now_ns;
+    set->batches[at].was_passed = false;
 }
 
 bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns) {
@@ -178,11 +198,10 @@ bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now
     if (set->is_of_turns) {
         member->running[class]++;
     } else {
-        set->batches[set->count].of = member;
-        set->batches[set->count].first_ns = set->count ? 0 : set->now_ns;
-        set->count++;
+        put_in(member, class);
     }
     set->turns++;
+    member->gave = true;
     for (struct shunter_member *each = set->members; each; each = each->next) {
         if (each->model == member->model) {
             each->turn = set->turns;
@@ -197,7 +216,7 @@ bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now
 void shunter_set_settle(
     struct shunter_member *member, const bool still[SHUNTER_CLASSES], uint64_t now_ns) {
     struct shunter_set *set = member->set;
-    if (member->reserved == SHUNTER_SET_NO_CLASS && !shunter_set_waits(member)) {
+    if (member->reserved == SHUNTER_SET_NO_CLASS && !member->gave && !shunter_set_waits(member)) {
         return; // only its own decisions change that
     }
     pthread_mutex_lock(&set->lock);
@@ -207,7 +226,7 @@ void shunter_set_settle(
         member->waits[class] = member->refused[class] && still[class];
         member->refused[class] = false;
     }
-    member->called = false;
+    member->called = member->gave = false;
     shunter_set_unlock(set);
 }
 
@@ -227,8 +246,10 @@ bool shunter_set_end(
     }
     if (at < set->count) {
         // It began when the one before it was done. One that was given before it and has not ended yet
-        // may have run before it, or may run now.
-        is_known = at == 0 && set->done_ns <= done_ns;
+        // may have run before it, or may run now; or it stands still for it.
+        is_known = set->done_ns <= done_ns && !set->batches[at].was_passed &&
+                   (at == 0 || (at == 1 && set->batches[0].of->yields &&
+                                shunter_set_passes(member, class)));
         *began_ns = is_known && set->done_ns > *began_ns ? set->done_ns : *began_ns;
         set->done_ns = done_ns > set->done_ns ? done_ns : set->done_ns;
         take_out(set, at, set->now_ns);

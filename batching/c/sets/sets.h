@@ -2,6 +2,7 @@
  * Sets of workers behind which there is one process, which runs one batch at a time of all their
  * models. A set has room for SHUNTER_SET_DEPTH batches at once: one runs, one is next and its weights
  * come. All others wait at their dispatchers, where they still grow, expire and are put in order.
+ * A strict batch passes those that stand still for it: there is as much room for these beside them.
  *
  * Who has room next: strict requests before best effort, and of these the model that was served longest
  * ago. Best effort that has waited for as long as its model says counts as strict.
@@ -20,6 +21,7 @@
 #include "telemetry.h" /* SHUNTER_CLASSES */
 
 #define SHUNTER_SET_DEPTH 2
+#define SHUNTER_SET_MOST (2 * SHUNTER_SET_DEPTH) /* with what stands still */
 #define SHUNTER_SET_NO_DEADLINE UINT64_MAX
 
 struct shunter_sets; /* all of a process */
@@ -46,14 +48,16 @@ struct shunter_sets *shunter_sets_new(void);
 /* All members have left. */
 void shunter_sets_free(struct shunter_sets *sets);
 
-/* A worker of ``model``, whose name is any address of its own. NULL: no memory. */
+/* A worker of ``model``, whose name is any address of its own; ``yields``: its batches stand still while
+ * strict ones of others run. NULL: no memory. */
 struct shunter_member *shunter_set_join(
-    struct shunter_sets *sets, uint32_t number, const void *model, struct shunter_wake wake);
+    struct shunter_sets *sets, uint32_t number, const void *model, bool yields,
+    struct shunter_wake wake);
 /* It is gone, and so are its batches. */
 void shunter_set_leave(struct shunter_member *member, uint64_t now_ns);
 
-/* Room for one batch, which is kept until it is given or the decision is settled; of how many batches it
- * would be behind. -1: there is none for it now. */
+/* Room for one batch, which is kept until it is given or the decision is settled; of how many batches that
+ * do not stand still for it it would be behind. -1: there is none for it now. */
 int shunter_set_ask(
     struct shunter_member *member, const struct shunter_want *want, uint64_t now_ns);
 /* Whether a batch may be given to a worker that has one: not where it takes turns, since others may be

@@ -104,10 +104,21 @@ static int wait_word(int fd, struct shunter_seat_word *word, int *given, char *t
 }
 
 /* What the pool process last said to all: for whom it works. NULL: it cannot be seen. */
-static const _Atomic uint64_t *shared_word(int fd)
+static const _Atomic uint64_t *shared_words(int fd)
 {
-    void *page = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(uint64_t), PROT_READ, MAP_SHARED, fd, 0);
+    const size_t size = SHUNTER_SEAT_AT_WORK * sizeof(uint64_t);
+    void *page = fd < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     return page == MAP_FAILED ? NULL : page;
+}
+
+/* Whether what was sent to a seat had begun when its pool process went; if nobody knows, it had. */
+static int had_begun(const _Atomic uint64_t *at_work, uint64_t number)
+{
+    int begun = at_work == NULL;
+    for (int i = 0; at_work && i < SHUNTER_SEAT_AT_WORK; i++) {
+        begun |= at_work[i] == number;
+    }
+    return begun;
 }
 
 /* A process that is slow, at the start of many, has more time than one that stands still. */
@@ -143,7 +154,7 @@ static void sit(const struct seat *seat, int fd, int patience_ms)
         end_pool(seat, 1);
     }
     const uint64_t number = heard > 0 ? (uint64_t)word.value : 0;
-    const _Atomic uint64_t *worked_for = heard > 0 ? shared_word(given) : NULL;
+    const _Atomic uint64_t *at_work = heard > 0 ? shared_words(given) : NULL;
     while (heard > 0) {
         switch (word.kind) {
         case SHUNTER_SEAT_END:
@@ -164,7 +175,7 @@ static void sit(const struct seat *seat, int fd, int patience_ms)
         heard = wait_word(fd, &word, &given, text, -1);
         if (heard == 0) {
             say("Seat: the pool process is gone\n");
-            exit(worked_for && *worked_for != number ? SHUNTER_SEAT_UNBEGUN_STATUS : 1);
+            exit(had_begun(at_work, number) ? 1 : SHUNTER_SEAT_UNBEGUN_STATUS);
         }
     }
 }

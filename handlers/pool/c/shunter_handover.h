@@ -5,9 +5,10 @@
 #include <stdint.h>
 
 #define SHUNTER_SEAT_MAGIC 0x414553544e554853ULL /* 'SHUNTSEA', little-endian */
-#define SHUNTER_SEAT_DIGEST 0x986fcd25670023ULL /* of all that is said */
+#define SHUNTER_SEAT_DIGEST 0xd8ee22a52c96d1ULL /* of all that is said */
 #define SHUNTER_SEAT_MOST_BYTES 1048576 /* of a seat's texts */
 #define SHUNTER_SEAT_MOST_TEXT 65536 /* bytes behind a word */
+#define SHUNTER_SEAT_AT_WORK 2 /* words of the page: for whom the process works */
 #define SHUNTER_SEAT_UNBEGUN_STATUS 75 /* nothing of its model had begun */
 #define SHUNTER_SEAT_PATIENCE_S 30 /* usually */
 #define SHUNTER_SEAT_TAKEN 1 /* kind of a word */

@@ -15,11 +15,17 @@ import yaml
 from torch import nn
 from ts.service import Service
 
-from shunter.handlers.placement.placement import LIBRARY_VARIABLES, THREADS_VARIABLE
+from shunter.handlers.placement.placement import (
+    LIBRARY_VARIABLES,
+    PREEMPTIBLE_VARIABLE,
+    THREADS_VARIABLE,
+)
 from shunter.handlers.pool.handover import Handover
-from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.pool.models import PooledModels
 from shunter.handlers.pool.process_state import ProcessState
 from shunter.handlers.pool.reception import Seat
+from shunter.handlers.pool.sharable import NotSharable
+from shunter.handlers.preemption.gate import Passers
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.pooled_link import PooledLink
 from shunter.handlers.sample import section_of
@@ -31,6 +37,7 @@ from shunter.handlers.torchserve.worker import parse_args
 
 _BUFFER = 64 * 1024
 """Bytes for messages: there are many connections."""
+_PREEMPTIBLE = PREEMPTIBLE_VARIABLE.encode()
 Kind = tuple[str, str]
 """Folder and handler of a model."""
 
@@ -41,7 +48,6 @@ def state_of(has: Handover, usual: ProcessState) -> ProcessState:
     for name in (THREADS_VARIABLE, *LIBRARY_VARIABLES):
         key = name.encode()
         environ[key] = usual.environ.get(key, b"")
-    environ.pop(b"SHUNTER_PREEMPTIBLE", None)  # whoever stood still here would hold others up
     said = os.fsdecode(environ.get(b"PYTHONPATH", b"")).split(os.pathsep)
     own = [each for each in said if each]
     rest = [each for each in usual.path if each not in own]
@@ -70,20 +76,28 @@ def _modules_of(service: Service) -> Sequence[nn.Module]:
 class PooledWorker:
     """Of one seat."""
 
-    def __init__(self, seat: Seat, number: int, usual: ProcessState) -> None:
-        """``number``: no other has it."""
+    def __init__(
+        self, seat: Seat, number: int, usual: ProcessState, passers: Passers | None = None
+    ) -> None:
+        """``number``: no other has it; ``passers``: who may run where its batches stand still."""
         self.seat, self.number = seat, number
         self.name = ""
         """Of its model, which others may have by the same name with another number."""
         self.title = ""
         """``NAME/VERSION``."""
         self.is_strict = seat.has.environment.get(b"SHUNTER_CLASS", b"") != b"best_effort"
+        self.may_pass = (
+            self.is_strict and seat.has.environment.get(_PREEMPTIBLE, b"") != b"1"
+        )
+        """Whether its batches run where those of others stand still."""
+        self._passers = passers
         self.is_loaded = self.was_refused = False
         self.since = 0.0
         """When its batch that waits was seen."""
         self.connection: Connection | None = None
         self.link: PooledLink | None = None
         """To a front end, once it has loaded."""
+        self._kind: Kind = "", ""
         self._state = state_of(seat.has, usual)
         self._worker: Worker | None = None
         self._door: socket.socket | None = None
@@ -103,7 +117,9 @@ class PooledWorker:
         self._door = None
         sock.setblocking(True)
         logging.info("Connection accepted: %s.", sock.getsockname())
-        self.connection = self._worker.connection(sock, buffer=_BUFFER)
+        self.connection = self._worker.connection(
+            sock, buffer=_BUFFER, passers=self._passers
+        )
         return sock
 
     def watched(self) -> list[socket.socket]:
@@ -144,8 +160,9 @@ class PooledWorker:
         connection.receiver.command()
         message = connection.receiver.load_message()
         folder, handler = (os.fsdecode(bytes(message[key])) for key in ("modelPath", "handler"))
+        self._kind = folder, handler
         try:
-            if why := alone.get((folder, handler)):
+            if why := alone.get(self._kind):
                 raise NotSharable(why)
             called = os.fsdecode(bytes(message["modelName"]))
             version = os.fsdecode(self.seat.has.environment.get(b"SHUNTER_MODEL_VERSION", b""))
@@ -164,12 +181,18 @@ class PooledWorker:
             models.run(self.name, connection.ready)
             self.link = PooledLink(connection.link) if connection.link else None
         except NotSharable as error:
-            alone[folder, handler] = str(error)
+            alone[self._kind] = str(error)
             raise
         except Exception as error:
             self.was_refused = True
             connection.refuse(error)
             raise
+
+    def be_alone_next(self, alone: MutableMapping[Kind, str], why: str) -> None:
+        """What forbids to share a process was seen too late for this one: the next one knows."""
+        if self._kind not in alone:
+            logging.warning("The next worker of the model has a process of its own: %s", why)
+            alone[self._kind] = why
 
     def be_alone(self) -> None:
         """Its process goes on where this one stops: its server has asked for a model."""
@@ -184,6 +207,8 @@ class PooledWorker:
             each.close()
         if self.link is not None:
             self.link.close()
+        if self.connection is not None and self.connection.yielding is not None:
+            self.connection.yielding.close()
         if self._worker is not None and self._worker.sock_type == "unix":
             with contextlib.suppress(OSError):
                 Path(self._worker.sock_name).unlink()

@@ -7,64 +7,60 @@ cannot be shared goes on as a worker of its own.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
 import selectors
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ts.service import Service
 
-from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.memory.scheduling import Waiting
 from shunter.handlers.placement import allocation, gentle
-from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.pool.models import PooledModels
 from shunter.handlers.pool.reception import Reception, Seat
 from shunter.handlers.pool.report import Report
 from shunter.handlers.pool.seat import POOL, RUNTIME
+from shunter.handlers.pool.sharable import NotSharable
+from shunter.handlers.pool.thread_state import set_aside
 from shunter.handlers.torchserve.connection import DIED
 from shunter.handlers.torchserve.inbox import Disconnected
 from shunter.handlers.torchserve.output import LINES
 from shunter.handlers.torchserve.pool.links import Links, OfLink
+from shunter.handlers.torchserve.pool.passing import Passing
 from shunter.handlers.torchserve.pool.pooled import Kind, PooledWorker
+from shunter.handlers.torchserve.pool.speaking import Speaker
 from shunter.handlers.torchserve.receive import LOAD
 from shunter.handlers.torchserve.serving import log_lines, use_threads
 from shunter.handlers.weights.setting import folder_of
 
-HOT_MB, PROCESSES = "SHUNTER_POOL_HOT_MB", "SHUNTER_POOL_WORKERS"
 PATIENCE_S = 30.0
 """A process whose first seat has not come by then was started for one that is gone."""
 
 logger = logging.getLogger("shunter.pool")
 
 
-def hot_bytes(environ: Mapping[str, str]) -> int:
-    """Hot memory: what the server says, or a half of what is free, for all such processes."""
-    said, count = (environ.get(name, "") for name in (HOT_MB, PROCESSES))
-    if said.isdecimal() and int(said) > 0:
-        return int(said) * 1_000_000
-    processes = max(1, int(count)) if count.isdecimal() else 1
-    return int(available_bytes() / 2) // processes
-
-
-def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
-    """Serve until the last seat has gone; return the exit status."""
+def run(reception: Reception, threads: int, hot: int, environ: Mapping[str, str]) -> int:
+    """Serve until the last seat has gone; return the exit status. ``hot``: bytes of hot memory."""
     log_lines()
     LINES.start()  # else it would be taken for a thread of the model that logs first
     use_threads(threads)
     weights = folder_of(environ)
     assert weights is not None, "who belongs to no server has no seats"
-    models = PooledModels[Service](weights, hot_bytes(environ))
+    models = PooledModels[Service](weights, hot)
     report = Report(Path(environ[RUNTIME]), int(environ[POOL]), models)
     PoolProcess(reception, models, report).serve()
     report.remove()
     gentle.leave()
     LINES.flush()
     os._exit(0)  # taking the models down one by one would take longer, and gives nothing back
+
+
+def worker_of(said: PooledWorker | OfLink | None) -> PooledWorker | None:
+    """Of whom something has come; None: it is news."""
+    return said.worker if isinstance(said, OfLink) else said
 
 
 class PoolProcess:
@@ -87,8 +83,10 @@ class PoolProcess:
         self._titles: dict[str, str] = {}
         """Of the models, by their names."""
         self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
-        self._speaks: Seat | None = None
-        self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._speaker = Speaker()
+        self._passing = Passing(self._listen, self._that_pass, self._run_inside)
+        self._at_work: PooledWorker | None = None
+        """Whose batch runs, or stands still: what comes for it waits."""
         self._count = 0
 
     def serve(self) -> None:
@@ -121,7 +119,8 @@ class PoolProcess:
         if said is None:
             self._hear_news()
         elif isinstance(said, OfLink):
-            self._speak(said.worker.seat)
+            if said.worker.seat in self._workers:
+                self._speaker.be(said.worker.seat)
             self._links.hear(said.worker)
         elif said.seat in self._workers:
             self._hear(said)
@@ -137,14 +136,14 @@ class PoolProcess:
             else:
                 if worker := self._workers.get(news.seat):
                     self._leave(worker)
-                if news.seat is self._speaks:
-                    self._speak(None)
+                if news.seat is self._speaker.seat:
+                    self._speaker.be(None)
                 news.seat.close()
 
     def _welcome(self, seat: Seat) -> None:
         self._count += 1
-        self._speak(seat)
-        worker = PooledWorker(seat, self._count, self._models.usual)
+        self._speaker.be(seat)
+        worker = PooledWorker(seat, self._count, self._models.usual, self._passing)
         self._workers[seat] = worker
         try:
             self._selector.register(worker.listen(), selectors.EVENT_READ, worker)
@@ -169,7 +168,7 @@ class PoolProcess:
         elif not said and self._links.server_has_gone(worker):
             self._selector.unregister(*worker.watched())
         else:
-            self._speak(worker.seat)
+            self._speaker.be(worker.seat)
             logging.info("Frontend disconnected." if not said else DIED)
             self._leave(worker, 1 if said else 0)
 
@@ -191,15 +190,15 @@ class PoolProcess:
             self._loads.remove(worker)
         self._leaving.append(worker)
         if status is not None:
-            self._flush()
+            self._speaker.flush()
             worker.seat.end(status)
+        worker.close()
 
     def _tidy(self) -> None:
         """What they had is free again."""
         if not self._leaving:
             return
         for worker in self._leaving:
-            worker.close()
             self._titles.pop(worker.name, None)
             if worker.is_loaded:
                 self._models.unregister(worker.name)
@@ -213,12 +212,56 @@ class PoolProcess:
         waiting = [
             Waiting(name, each.since, each.is_strict) for name, each in self._batches.items()
         ]
-        worker = self._batches.pop(self._models.next_of(waiting))
-        if not self._do(worker, lambda: self._models.run(worker.name, lambda _: worker.step())):
+        worker = self._at_work = self._batches.pop(self._models.next_of(waiting))
+        try:
+            with self._passing.opened():
+                was_begun = self._do(
+                    worker, lambda: self._models.run(worker.name, lambda _: worker.step())
+                )
+        finally:
+            self._at_work = None
+        if not was_begun:
             self._models.skip()
+        self._ran(worker)
+
+    def _ran(self, worker: PooledWorker) -> None:
+        """Its batch has ended; another one may be there already."""
+        if threads := self._models.threads.found.pop(worker.name, ""):
+            worker.be_alone_next(self._alone, f"it has threads of its own: {threads}")
         self._links.ran(worker)
         if worker.has_more and worker.seat in self._workers:
             self._hear(worker)
+
+    # ---- while a batch stands still
+
+    def _listen(self) -> None:
+        """What has come, without waiting; but for who is at work, whose messages lie in use."""
+        assert self._at_work is not None
+        busy = {self._at_work, *self._batches.values()}
+        said = [key.data for key, _ in self._selector.select(0)]
+        if new := [each for each in said if worker_of(each) not in busy]:
+            with set_aside():  # what hears them is no part of that batch
+                for each in new:
+                    self._heed(each)
+        if self._at_work.seat in self._workers:
+            self._speaker.be(self._at_work.seat)
+
+    def _that_pass(self) -> list[Waiting]:
+        return [
+            Waiting(name, each.since) for name, each in self._batches.items() if each.may_pass
+        ]
+
+    def _run_inside(self, waiting: Sequence[Waiting]) -> None:
+        """The next of these, in the midst of the batch that stands still."""
+
+        def run(name: str, _: Service) -> PooledWorker:
+            worker = self._batches.pop(name)
+            self._do(worker, worker.step)
+            return worker
+
+        self._ran(self._models.inside(waiting, run))
+        assert self._at_work is not None
+        self._speaker.be(self._at_work.seat)
 
     def _load(self, worker: PooledWorker) -> None:
         self._do(worker, lambda: self._load_now(worker))
@@ -231,7 +274,7 @@ class PoolProcess:
             worker.load(self._models, self._alone)
         except NotSharable as error:
             logger.warning("The model has a process of its own: %s", error)
-            self._flush()
+            self._speaker.flush()
             worker.be_alone()
             self._leave(worker)
 
@@ -239,7 +282,7 @@ class PoolProcess:
         """Work that may last, for a worker whose server may lose patience; whether it was begun."""
         if not self._reception.begin(worker.seat):
             return False  # that is news
-        self._speak(worker.seat)
+        self._speaker.be(worker.seat)
         try:
             work()
         except (Disconnected, ConnectionError):
@@ -255,18 +298,3 @@ class PoolProcess:
         finally:
             self._reception.end()
         return True
-
-    def _speak(self, seat: Seat | None) -> None:
-        """What is printed from now on is this seat's; None: nobody's."""
-        if seat is not self._speaks:
-            self._flush()
-            self._speaks = seat
-            os.dup2(seat.output if seat else self._nowhere, 1)
-            os.dup2(seat.errors if seat else self._nowhere, 2)
-
-    def _flush(self) -> None:
-        LINES.flush()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # nobody reads it any more
-                stream.flush()
-

@@ -94,10 +94,10 @@ int shunter_server_set_policy(
     struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy);
 int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id);
 
-/* ``set``: of which it is, 0: of none. */
+/* ``set``: of which it is, 0: of none; ``yields``: its batches stand still for strict ones there. */
 int shunter_server_add_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap, int doorbell,
-    uint32_t set);
+    uint32_t set, bool yields);
 /* Give it nothing more; shunter_server_idle says when it has finished. */
 int shunter_server_drain_worker(struct shunter_server *server, uint16_t func_id, uint32_t worker);
 bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32_t worker);

@@ -15,7 +15,7 @@ static void ring(void *bell) {
 
 int shunter_server_add_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap, int doorbell,
-    uint32_t set) {
+    uint32_t set, bool yields) {
     struct shunter_served *served = served_of(server, func_id);
     const uint64_t now_ns = shunter_now_ns();
     int error =
@@ -23,7 +23,7 @@ int shunter_server_add_worker(
     if (!error && set && server->settings.sets) {
         const struct shunter_wake wake = {ring, server};
         error = shunter_worker_joins(
-            served, worker, shunter_set_join(server->settings.sets, set, served, wake));
+            served, worker, shunter_set_join(server->settings.sets, set, served, yields, wake));
         if (error) {
             shunter_worker_goes(served, worker, now_ns);
         }

@@ -111,8 +111,7 @@ static bool watch(struct shunter_function *function, uint32_t index) {
             !shunter_watch(function->backend, worker->process, &worker->source));
 }
 
-/* One that is on the page, and whose strict requests want no place for themselves. */
-static bool gives_way(const struct control_worker *told) {
+bool shunter_gives_way(const struct control_worker *told) {
     uint64_t any = 0;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
         any |= (uint64_t)told->slices[i];
@@ -160,7 +159,7 @@ int shunter_attach(
     memcpy(&worker->place, told->place, sizeof worker->place);
     shunter_join_turns(function);
     shunter_hold_where(function, (int32_t)told->slot);
-    function->yields = gives_way(told);
+    function->yields = shunter_gives_way(told);
     function->class = told->class != 0;
     function->once = told->once != 0;
     function->slo_ns = told->slo_ns;

@@ -30,6 +30,8 @@ struct shunter_attached {
 
 /* ---- under the function's lock */
 
+/* One that is on the page, and whose strict requests want no place for themselves. */
+bool shunter_gives_way(const struct control_worker *told);
 /* Index, or minus SHUNTER_SAID_... It takes the connection unless it fails. One that is
  * here already has its index again. */
 int shunter_attach(

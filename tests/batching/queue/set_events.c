@@ -1,7 +1,7 @@
 /*
  * Sets of workers, driven by events on its input; what they say is its output. Numbers name members.
  *
- *   J member set model           it joins            L member now     it leaves
+ *   J member set model [yields]  it joins            L member now     it leaves
  *   V member slices model        it takes turns there
  *   O strict best_effort exclusive                   how turns are taken
  *   A member class since ageing now [deadline]       asks: behind how many, or -1
@@ -33,11 +33,11 @@ static void event(struct shunter_sets *sets, const char *line) {
     struct shunter_want want = {.deadline_ns = SHUNTER_SET_NO_DEADLINE};
     struct shunter_slice_set slices = {{0}};
     uint64_t now = 0, done = 0, began = 0;
-    unsigned at, class = 0, number, first, second;
-    if (sscanf(line, "J %u %u %u", &at, &number, &class) == 3) {
+    unsigned at, class = 0, number, first = 0, second;
+    if (sscanf(line, "J %u %u %u %u", &at, &number, &class, &first) >= 3) {
         const struct shunter_wake wake = {ring, &numbers[at]};
         numbers[at] = (int)at;
-        members[at] = shunter_set_join(sets, number, &models[class], wake);
+        members[at] = shunter_set_join(sets, number, &models[class], first == 1, wake);
     } else if (sscanf(line, "V %u %" SCNu64 " %u", &at, &slices.words[2], &class) == 3) {
         const struct shunter_wake wake = {ring, &numbers[at]};
         numbers[at] = (int)at;

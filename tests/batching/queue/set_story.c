@@ -39,6 +39,7 @@ struct model {
     struct shunter_served *served;
     struct shunter_queue queue;
     struct shunter_counts counts;
+    bool yields; /* its batches stand still for strict ones of others */
     bool rings;
     uint64_t next_ns; /* when its timer does */
     bool used[ENTRIES], tried[ENTRIES];
@@ -151,7 +152,7 @@ static void comes(struct model *model, uint32_t worker) {
         const struct shunter_slice_set slices = slices_of(worker);
         struct shunter_member *member = takes_turns
             ? shunter_turns_join(sets, model->served, wake, &slices)
-            : shunter_set_join(sets, 1 + set_of(worker), model->served, wake);
+            : shunter_set_join(sets, 1 + set_of(worker), model->served, model->yields, wake);
         CHECK(!shunter_worker_joins(model->served, worker, member), "joins");
         model->rings = true;
     }
@@ -190,15 +191,26 @@ static void answers(struct model *model, uint32_t worker) {
 
 /* ---- what must be so */
 
-static uint32_t batches_in(uint32_t set) {
+/* Of those that yield, or of those that do not. */
+static uint32_t batches_in(uint32_t set, bool yields) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < MODELS; i++) {
-        for (uint32_t worker = set; worker < WORKERS; worker += SETS) {
+        for (uint32_t worker = set; models[i].yields == yields && worker < WORKERS;
+             worker += SETS) {
             const struct shunter_worker_state *state = &models[i].served->workers[worker];
             count += state->present ? shunter_in_flight(state) : 0;
         }
     }
     return count;
+}
+
+static bool passes(const struct model *model, uint8_t class) {
+    return class == 0 && !model->yields;
+}
+
+/* Whether those that pass have room, or the others. */
+static bool has_room(uint32_t set, bool passing) {
+    return batches_in(set, false) + (passing ? 0 : batches_in(set, true)) < SHUNTER_SET_DEPTH;
 }
 
 /* Whether a worker has nothing to do that takes a request of a class which waits. */
@@ -214,7 +226,8 @@ static bool wants(const struct model *model, uint32_t set, uint8_t class) {
 
 /* As it was before a decision. */
 struct before {
-    uint32_t used[SETS], ahead_of[SETS][SHUNTER_CLASSES];
+    uint32_t used[SETS][2]; /* of models that do not yield, and that do */
+    uint32_t ahead_of[SETS][SHUNTER_CLASSES][2]; /* that do not pass, and that do */
     uint64_t given[WORKERS];
 };
 
@@ -232,13 +245,14 @@ static bool is_urgent(const struct model *model, uint32_t set, uint8_t class, bo
 
 /* How many others certainly go before a model: of those that have nothing to decide, by what is
  * known of them; where the order depends on who came first, it is not looked at. */
-static uint32_t ahead_of(const struct model *model, uint32_t set, uint8_t class) {
+static uint32_t ahead_of(
+    const struct model *model, uint32_t set, uint8_t class, bool passing) {
     uint32_t count = 0;
     const bool urgent = is_urgent(model, set, class, true);
     for (const struct model *each = models; each < models + MODELS; each++) {
         const bool strict = wants(each, set, 0);
         if (each == model || each->rings || each->next_ns != SHUNTER_NEVER ||
-            (!strict && !wants(each, set, 1))) {
+            (!strict && !wants(each, set, 1)) || passes(each, strict ? 0 : 1) != passing) {
             continue;
         }
         const bool is = is_urgent(each, set, strict ? 0 : 1, false);
@@ -250,9 +264,11 @@ static uint32_t ahead_of(const struct model *model, uint32_t set, uint8_t class)
 static struct before look(const struct model *model) {
     struct before before;
     for (uint32_t set = 0; set < SETS; set++) {
-        before.used[set] = batches_in(set);
-        for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
-            before.ahead_of[set][class] = ahead_of(model, set, class);
+        for (int i = 0; i < 2; i++) {
+            before.used[set][i] = batches_in(set, i);
+            for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
+                before.ahead_of[set][class][i] = ahead_of(model, set, class, i);
+            }
         }
     }
     for (uint32_t worker = 0; worker < WORKERS; worker++) {
@@ -261,21 +277,36 @@ static struct before look(const struct model *model) {
     return before;
 }
 
-/* Whose turn it was not must not have been given a batch. */
+/* Whether a batch of a class had room, after those that had room and went before it. */
+static bool had_room(
+    const struct model *model, const struct before *before, uint32_t set, uint8_t class) {
+    const uint32_t stay = before->used[set][0], all = stay + before->used[set][1];
+    uint32_t ahead = before->ahead_of[set][class][1];
+    ahead += all < SHUNTER_SET_DEPTH ? before->ahead_of[set][class][0] : 0;
+    return (passes(model, class) ? stay : all) + ahead < SHUNTER_SET_DEPTH;
+}
+
+static void check_batch(
+    struct model *model, struct before *before, uint32_t set, uint8_t class) {
+    CHECK(takes_turns || had_room(model, before, set, class), "the order");
+    before->used[set][model->yields]++;
+    model->turn[set] = ++turns;
+    model->best_effort_ns[set] = class ? now_ns : model->best_effort_ns[set];
+    given_batches++;
+}
+
+/* Whose turn it was not must not have been given a batch. Of those of one decision, which have no order
+ * here, those that pass come last. */
 static void check_order(struct model *model, struct before before) {
-    for (uint32_t worker = 0; worker < WORKERS; worker++) {
-        const struct shunter_worker_state *state = &model->served->workers[worker];
-        const uint32_t set = set_of(worker);
-        for (uint64_t number = before.given[worker]; number < state->given; number++) {
-            const uint8_t class = state->held[(number + 1) % SHUNTER_AHEAD].class;
-            CHECK(
-                takes_turns ||
-                    before.used[set] + before.ahead_of[set][class] < SHUNTER_SET_DEPTH,
-                "the order");
-            before.used[set]++;
-            model->turn[set] = ++turns;
-            model->best_effort_ns[set] = class ? now_ns : model->best_effort_ns[set];
-            given_batches++;
+    for (int passing = 0; passing < 2; passing++) {
+        for (uint32_t worker = 0; worker < WORKERS; worker++) {
+            const struct shunter_worker_state *state = &model->served->workers[worker];
+            for (uint64_t number = before.given[worker]; number < state->given; number++) {
+                const uint8_t class = state->held[(number + 1) % SHUNTER_AHEAD].class;
+                if (passes(model, class) == passing) {
+                    check_batch(model, &before, set_of(worker), class);
+                }
+            }
         }
     }
 }
@@ -291,8 +322,8 @@ static void check_nobody_is_forgotten(void) {
         for (uint32_t set = 0; set < SETS; set++) {
             CHECK(
                 models[i].next_ns != SHUNTER_NEVER ||
-                    !(wants(&models[i], set, 0) || wants(&models[i], set, 1)) ||
-                    batches_in(set) >= SHUNTER_SET_DEPTH,
+                    !((wants(&models[i], set, 0) && has_room(set, passes(&models[i], 0))) ||
+                      (wants(&models[i], set, 1) && has_room(set, false))),
                 "forgotten");
         }
     }
@@ -352,7 +383,8 @@ static void check(void) {
         return;
     }
     for (uint32_t set = 0; set < SETS; set++) {
-        CHECK(batches_in(set) <= SHUNTER_SET_DEPTH, "too many");
+        CHECK(batches_in(set, false) <= SHUNTER_SET_DEPTH, "too many");
+        CHECK(batches_in(set, true) <= SHUNTER_SET_DEPTH, "too many that yield");
     }
     check_nobody_is_forgotten();
 }
@@ -446,7 +478,8 @@ static void check_room(void) {
     for (uint32_t set = 1; set <= SETS; set++) {
         struct shunter_member *probes[SHUNTER_SET_DEPTH + 1];
         for (int i = 0; i <= SHUNTER_SET_DEPTH; i++) {
-            probes[i] = shunter_set_join(sets, set, &probes[i], (struct shunter_wake){nothing, NULL});
+            probes[i] = shunter_set_join(
+                sets, set, &probes[i], false, (struct shunter_wake){nothing, NULL});
             const int behind = shunter_set_ask(probes[i], &want, now_ns);
             CHECK(behind == (i < SHUNTER_SET_DEPTH ? i : -1), "room");
             shunter_set_give(probes[i], 0, now_ns);
@@ -491,6 +524,7 @@ int main(int count, char **given) {
                       orders[choose(2)], SHUNTER_ORDER_ROUND_ROBIN, is_exclusive});
     }
     for (uint32_t i = 0; i < MODELS; i++) {
+        models[i].yields = i % 2; // two of five; in no set it says nothing
         begin(&models[i]);
     }
     for (const uint32_t steps = (uint32_t)atoi(given[2]); step < steps; step++) {

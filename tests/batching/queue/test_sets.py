@@ -31,9 +31,11 @@ def program(compile_c):
     return run
 
 
-def joined(*models, number=1):
-    """Members of a set, each of the model of that number."""
-    return [("J", member, number, model) for member, model in enumerate(models)]
+def joined(*models, number=1, yields=()):
+    """Members of a set, each of the model of that number; of ``yields`` batches stand still."""
+    return [
+        ("J", member, number, model, int(member in yields)) for member, model in enumerate(models)
+    ]
 
 
 def wants(member, priority=STRICT, *, since=0, now=0, ageing=SECOND, deadline=()):
@@ -115,6 +117,41 @@ def test_who_is_called_and_does_not_want_it_any_more_lets_the_next_one_go(progra
     assert calls(program(*ahead, ends(0), has_enough(2))) == [2, 3]
     waits_on = [("A", 2, STRICT, 1, 0, 0), ("S", 2, 1, 0, 0)]  # it asks, and gives nothing
     assert calls(program(*ahead, ends(0), *waits_on)) == [2, 3]
+
+
+def test_strict_batches_have_room_beside_what_stands_still_for_them(program):
+    ahead = [*joined(*range(7), yields=(0, 1, 2)), *wants(0, BEST_EFFORT), *wants(1, BEST_EFFORT)]
+    ahead += [*wants(2, BEST_EFFORT), *wants(3), *wants(4), *wants(5), *wants(6, BEST_EFFORT)]
+    said = program(*ahead, ends(3), *wants(5), has_enough(5), ends(0, 0, BEST_EFFORT))
+    assert asks(said) == [0, 1, -1, 0, 1, -1, -1, 1] and calls(said) == [5]
+    said = program(*ahead, ends(3), ends(4), *wants(5), has_enough(5), ends(5), ends(0), ends(1))
+    assert calls(said) == [5, 2, 6]
+
+
+def test_strict_batches_of_who_stands_still_pass_nobody(program):
+    ahead = [*joined(0, 1, 2, yields=(0, 1, 2)), *wants(0, BEST_EFFORT), *wants(1, BEST_EFFORT)]
+    assert asks(program(*ahead, *wants(2))) == [0, 1, -1]
+
+
+def test_strict_batches_wait_for_what_does_not_stand_still(program):
+    ahead = [*joined(0, 1, 2, 3, yields=(1,)), *wants(0, BEST_EFFORT), *wants(1, BEST_EFFORT)]
+    assert asks(program(*ahead, *wants(2), *wants(3))) == [0, 1, 1, -1]
+
+
+def test_best_effort_that_waited_for_long_has_the_next_room_where_strict_passes(program):
+    ahead = [*joined(0, 1, 2, 3, yields=(2,)), *wants(0), *wants(1)]
+    ahead += [*wants(2, BEST_EFFORT, now=SECOND), *wants(3, since=1, now=SECOND)]
+    said = program(*ahead, ends(0, SECOND), *wants(2, BEST_EFFORT, now=SECOND), has_enough(2))
+    assert calls(said) == [2, 3]
+
+
+def test_of_a_batch_that_was_passed_it_is_not_known_how_long_it_took(program):
+    ahead = [*joined(0, 1, 2, yields=(0, 1)), *wants(0, BEST_EFFORT, now=10)]
+    ahead += [*wants(1, BEST_EFFORT, now=11), *wants(2, now=12)]
+    said = program(*ahead, ("F", 0), ("F", 2), ("E", 2, 20, 21, 12), ("E", 0, 30, 31, 10))
+    assert said[-4:] == ["first 10", "first 0", "end 1 12", "end 0 10"]
+    said = program(*ahead, ("E", 0, 20, 21, 10), ("F", 2), ("F", 1), ("E", 2, 30, 31, 12))
+    assert said[-3:] == ["first 21", "first 0", "end 1 20"]
 
 
 @pytest.mark.parametrize(("now", "order"), [(SECOND - 1, [3]), (SECOND, [2])])

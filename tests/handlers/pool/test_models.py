@@ -13,7 +13,9 @@ from ts.model_loader import ModelLoaderFactory
 
 from shunter.allocator.memory.devices import DoesNotFit
 from shunter.allocator.memory.scheduling import Waiting
-from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.pool.models import PooledModels
+from shunter.handlers.pool.sharable import NotSharable
+from shunter.handlers.pool.space import SpaceError
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.weights import hot
 from shunter.handlers.weights.hot_memory import CHUNK, NoRoom
@@ -226,3 +228,104 @@ def test_what_goes_on_after_a_first_batch_is_seen(pool, models):
     finally:
         over.set()
     pool.try_out("b", ask)
+
+
+STATEFUL = """
+import os
+import random
+
+import torch
+
+
+class Handler:
+    def initialize(self, context):
+        torch.manual_seed({seed})
+        random.seed({seed})
+        self.model = torch.nn.Linear(2, 2)
+        os.environ["WHO"] = "{seed}"
+
+    def handle(self, data, context):
+        import helper
+
+        helper.calls += 1
+        drawn = []
+        with torch.inference_mode(data[0]), torch.autocast("cpu", enabled=data[1]):
+            for stand in data[2]:
+                stand()
+                modes = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+                drawn.append((float(torch.rand(1)), random.random(), os.environ["WHO"], modes))
+        return drawn, helper.calls, os.getcwd()
+"""
+
+
+def stateful(pool, folder, seed):
+    folder.mkdir()
+    (folder / "handler.py").write_text(STATEFUL.format(seed=seed))
+    (folder / "helper.py").write_text("calls = 0\n")
+    register(pool, folder, str(seed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_models_that_run_in_the_midst_of_others_see_nothing_of_them(tmp_path, seed):
+    chance = random.Random(seed)
+    one = PooledModels(tmp_path / "one", 2 * CHUNK)
+    batches, expected, found = [], {}, {}
+    for number in range(3):
+        stateful(one, tmp_path / f"a{number}", number)
+        expected[str(number)], found[str(number)] = [], []
+    for _ in range(12):
+        low, modes = str(chance.randrange(3)), [chance.random() < 0.5 for _ in range(2)]
+        others = [name for name in expected if name != low]
+        inside = [[chance.choice(others) for _ in range(chance.randrange(3))] for _ in range(3)]
+        batches.append((low, modes, inside))
+
+    def plain(name, service):
+        found[name].append(service._entry_point([False, False, [lambda: None]], service.context))
+
+    for low, modes, inside in batches:
+
+        def stands(names):
+            for name in names:
+                one.inside([Waiting(name, 0.0)], plain)
+
+        steps = [lambda names=names: stands(names) for names in inside]
+        run = one.run(low, lambda service, s=steps, m=modes: service._entry_point([*m, s], None))
+        found[low].append(run)
+    one.close()
+    apart = PooledModels(tmp_path / "apart", 2 * CHUNK)
+    for number in range(3):  # the same, but each alone
+        stateful(apart, tmp_path / f"b{number}", number)
+    for low, modes, inside in batches:
+        for name in [name for names in inside for name in names]:
+            apart.run(
+                name,
+                lambda service, name=name: expected[name].append(
+                    service._entry_point([False, False, [lambda: None]], None)
+                ),
+            )
+        steps = [lambda: None] * 3
+        expected[low].append(
+            apart.run(low, lambda service, s=steps, m=modes: service._entry_point([*m, s], None))
+        )
+    apart.close()
+    assert found == expected
+
+
+def test_weights_of_what_stands_still_stay_and_those_that_pass_come(pool, models):
+    pool.run("a", ask)
+
+    def low(service):
+        held = pool._cache.held["a"]
+        for name in ("b", "c", "e", "d", "b"):
+            found = pool.inside([Waiting(name, 0.0)], lambda name, service: (name, ask(service)))
+            assert found[0] == name and torch.equal(found[1], models[name])
+            assert pool._cache.held["a"] is held
+        return ask(service)
+
+    assert torch.equal(pool.run("a", low), models["a"])
+    assert "b" in pool.hot
+
+
+def test_nothing_runs_in_the_midst_of_nothing(pool, models):
+    with pytest.raises(SpaceError):
+        pool.inside([Waiting("a", 0.0)], lambda name, service: ask(service))

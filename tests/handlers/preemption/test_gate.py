@@ -467,3 +467,92 @@ def test_random_holds_under_several_threads_never_leave_it_parked(page):
     assert runner.get("preemptions") >= 300
     assert min(passed) > 0
     assert runner.get("runner_state") == RunnerState.RUNNING
+
+
+class Waiters:
+    """Strict batches that come to the process of a gate, and run when they may pass."""
+
+    def __init__(self, clock):
+        self.clock, self.may, self.waiting, self.ran = clock, True, 0, 0
+        self.gate = None
+
+    def may_stand(self):
+        return self.may
+
+    def are_there(self):
+        return self.waiting > 0
+
+    def run_one(self):
+        if not self.waiting:
+            return False
+        self.waiting -= 1
+        self.ran += 1
+        self.may = False  # as where a batch runs in which nobody stands still
+        self.gate.check()
+        self.may = True
+        self.clock.now_ns += 3_000_000
+        return True
+
+
+def passed_gate(page, clock):
+    runner, waiters = runners.claim(page, ME, clock.now_ns, first=5), Waiters(clock)
+    waiters.gate = Gate(
+        *(page, runner, WorkerPlace(0, 1)),
+        beside=0,
+        passers=waiters,
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    return waiters.gate, runner, waiters
+
+
+def test_strict_batches_of_its_process_pass_one_after_the_other_without_a_hold(page, clock):
+    gate, runner, waiters = passed_gate(page, clock)
+    gate.begin_batch()
+    waiters.waiting = 3
+    gate.check()
+    assert (waiters.ran, waiters.waiting, clock.slept) == (3, 0, 0)
+    assert (runner.get("preemptions"), runner.get("parked_ns")) == (1, 9_000_000)
+    assert runner.get("runner_state") == RunnerState.RUNNING
+
+
+def test_what_only_loads_stands_still_for_nobody(page, clock, holder):
+    gate, runner, waiters = passed_gate(page, clock)
+    holder.hold(1, 1, clock.now_ns)
+    waiters.may, waiters.waiting = False, 1
+    gate.begin_batch()
+    assert (waiters.ran, runner.get("preemptions")) == (0, 0)
+
+
+def test_a_batch_that_stood_still_for_long_goes_on_beside_those_that_wait(page, clock):
+    gate, runner, waiters = passed_gate(page, clock)
+    gate.begin_batch()
+    waiters.waiting = 10_000
+    gate.check()
+    assert (waiters.ran, runner.get("parked_ns")) == (334, 334 * 3_000_000)
+    gate.check()
+    assert waiters.ran == 334
+    gate.begin_batch()
+    assert waiters.ran == 2 * 334
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_waits_behind_a_batch_that_goes_on(page, clock, holder, seed):
+    chance = random.Random(seed)
+    gate, runner, waiters = passed_gate(page, clock)
+    for _ in range(40):
+        gate.begin_batch()
+        for _ in range(chance.randrange(4)):
+            held, count = chance.random() < 0.4, chance.randrange(4)
+            holder.hold(int(held), 1, clock.now_ns)
+            waiters.waiting += count
+            if held:
+                clock.at = {clock.slept + chance.randrange(1, 9): lambda: holder.hold(0, 0, 0)}
+            if chance.random() < 0.5:  # one that comes while it stands still
+                clock.at[clock.slept + 2.5] = lambda: setattr(waiters, "waiting", 1)
+            gate.check()
+            clock.at = {}
+            assert waiters.waiting == 0
+            assert not gate.is_held()
+            assert runner.get("runner_state") == RunnerState.RUNNING
+    assert waiters.ran > 0

@@ -4,16 +4,19 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 
+from shunter.batching.page.control_page import ControlPage
+from shunter.handlers.placement.placement import PlacementError
 from shunter.handlers.pool import seat
 from shunter.handlers.pool.handover import UNBEGUN
 from shunter.handlers.sample import Sample
-from shunter.handlers.torchserve.pool import process, worker
+from shunter.handlers.torchserve.pool import worker
 from shunter.handlers.torchserve.pool.pooled import is_resident
 from shunter.nic_frontend import build
 from shunter.plugins.host import WorkerFailed
@@ -42,6 +45,18 @@ class Handler:
             raise ValueError("as asked")
         if asked == "exit":
             sys.exit(3)
+        if asked == "thread" and not hasattr(self, "own"):
+            self.own = threading.Thread(target=time.sleep, args=(600,), daemon=True, name="late")
+            self.own.start()
+        if asked == "kill":
+            os.kill(os.getpid(), 9)
+        if asked.startswith("until "):
+            gate, x = asked.split()[1], torch.linspace(-1, 1, 256)
+            open(gate + ".reached", "w").close()
+            with torch.inference_mode():
+                while not os.path.exists(gate):
+                    time.sleep(0.001)
+                    self.model(x)
         if asked.startswith("/"):
             open(asked, "w").close()
             time.sleep(600)
@@ -202,6 +217,18 @@ def test_one_that_cannot_be_shared_has_a_process_of_its_own(site, unharmed):
     assert facts(again.ask())[1] == again.pid
 
 
+def test_one_that_begins_threads_later_has_a_process_of_its_own_the_next_time(site, unharmed):
+    late = site.start("late", 5)
+    for _ in range(2):
+        assert facts(late.ask("thread"))[1] == site_pid(site)
+    told = (late._folder / "log").read_text()
+    late.close()
+    assert told.count("The next worker of the model has a process of its own") == 1
+    assert "it has threads of its own: late" in told
+    again = site.start("late", 5)
+    assert facts(again.ask())[1] == again.pid
+
+
 def test_a_seat_that_is_killed_while_it_is_idle_takes_its_model_with_it(site, unharmed):
     other = site.start("d", 6)
     mapped = mapped_weights(site)
@@ -223,7 +250,10 @@ def alone(tmp_path):
     """A server whose pool process a test may harm."""
     found = Site(tmp_path / "alone")
     try:
-        found.a, found.b = found.start("a", 1), found.start("b", 2)
+        found.cpu = min(os.sched_getaffinity(0))
+        cores = {"SHUNTER_POOL_CORES": str(found.cpu)}
+        cores["SHUNTER_CORE_CLAIMS"] = str(tmp_path / "claims")
+        found.a, found.b = found.start("a", 1, **cores), found.start("b", 2)
         found.process = psutil.Process(facts(found.a.ask())[1])
         yield found
     finally:
@@ -259,7 +289,66 @@ def test_who_takes_no_seat_any_more_is_ended_and_its_seats_know_whose_batch_ran(
     assert ended(alone.process)
 
 
-def test_the_process_goes_with_its_last_seat(alone):
+@pytest.fixture
+def passed(alone):
+    """Models a and b, and one whose batches stand still for theirs."""
+    now_ns = time.monotonic_ns()
+    path = alone.runtime / "control"
+    with ControlPage.create(path, owner_pid=os.getpid(), created_unix_ns=1, now_ns=now_ns):
+        alone.low = alone.start(
+            "low", 5, SHUNTER_PREEMPTIBLE="1", SHUNTER_CLASS="best_effort", SHUNTER_SLOT="1"
+        )
+        alone.gate = alone.folder / "gate"
+        yield alone
+
+
+@pytest.fixture
+def standing(passed):
+    """Its batch, which goes on until the gate is open."""
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(passed.low.ask, f"until {passed.gate}")
+        try:
+            wait_until("the batch runs", Path(f"{passed.gate}.reached").exists)
+            yield batch
+        finally:
+            passed.gate.touch()
+
+
+def test_strict_batches_run_in_the_midst_of_one_that_stands_still(passed, standing):
+    before = facts(passed.b.ask())
+    for _ in range(3):
+        assert facts(passed.a.ask())[1:] == [passed.process.pid, True, "a"]
+        with pytest.raises(WorkerFailed, match="answered 503"):
+            passed.a.ask("fail")
+        assert facts(passed.b.ask()) == before
+    assert not standing.done()
+    passed.gate.touch()
+    answer = facts(standing.result(PATIENCE_S))
+    assert answer == facts(passed.low.ask()) and answer[1:] == [passed.process.pid, True, "low"]
+
+
+def test_seats_come_and_go_while_a_batch_stands_still(passed, standing):
+    passed.a.close()
+    with pytest.raises(WorkerFailed):
+        passed.b.ask("exit")
+    assert passed.b.status() == 3 and not standing.done()
+    with ThreadPoolExecutor(1) as pool:
+        comes = pool.submit(passed.start, "c", 3)
+        wait_until("its seat", lambda: len(passed.workers) == 4 and passed.workers[-1]._process)
+        passed.gate.touch()
+        assert facts(comes.result(PATIENCE_S).ask())[3] == "c"
+    assert facts(standing.result(PATIENCE_S))[3] == "low"
+
+
+def test_what_stood_still_had_begun_when_the_process_goes(passed, standing):
+    passed.a.send("kill")
+    assert (passed.a.status(), passed.low.status(), passed.b.status()) == (1, 1, UNBEGUN)
+    with pytest.raises(WorkerFailed):
+        standing.result(PATIENCE_S)
+
+
+def test_the_process_keeps_to_its_cores_and_goes_with_its_last_seat(alone):
+    assert alone.process.cpu_affinity() == [alone.cpu]
     alone.a.close()
     alone.b.close()
     wait_until("the process ends", lambda: ended(alone.process))
@@ -317,6 +406,31 @@ def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads
 
 
 @pytest.mark.parametrize(
+    ("environ", "cores", "threads"),
+    [
+        ({}, "", 8),
+        ({"SHUNTER_POOL_CORES": "auto", "SHUNTER_POOL_WORKERS": "2"}, "auto", 4),
+        ({"SHUNTER_POOL_CORES": "0-3"}, "0-3", 4),
+        ({"SHUNTER_POOL_CORES": "0-4", "SHUNTER_POOL_WORKERS": "2"}, "0-1", 2),
+        (
+            {"SHUNTER_POOL_CORES": "0-4", "SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL": "1"},
+            *("2-4", 3),
+        ),
+        ({"SHUNTER_POOL_CORES": "5", "SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL": "0"}, "5", 1),
+        ({"SHUNTER_POOL_CORES": "0-3", "SHUNTER_POOL_THREADS": "1"}, "0-3", 1),
+    ],
+)
+def test_cores_of_the_pool_are_divided_among_its_processes(environ, cores, threads, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert (worker.cores_of(environ), worker.threads_of(environ)) == (cores, threads)
+
+
+def test_cores_of_the_pool_that_make_no_sense_are_refused():
+    with pytest.raises(PlacementError, match="SHUNTER_POOL_CORES"):
+        worker.cores_of({"SHUNTER_POOL_CORES": "3-1"})
+
+
+@pytest.mark.parametrize(
     ("config", "resident"),
     [
         ("shunter: {resident: true}", True),
@@ -335,7 +449,7 @@ def test_the_archive_says_whether_its_weights_stay(tmp_path, config, resident):
 
 
 def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(process, "available_bytes", lambda: 8e9)
-    assert process.hot_bytes({}) == 4e9
-    assert process.hot_bytes({"SHUNTER_POOL_WORKERS": "2"}) == 2e9
-    assert process.hot_bytes({"SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL_HOT_MB": "3"}) == 3e6
+    monkeypatch.setattr(worker, "available_bytes", lambda: 8e9)
+    assert worker.hot_bytes({}) == 4e9
+    assert worker.hot_bytes({"SHUNTER_POOL_WORKERS": "2"}) == 2e9
+    assert worker.hot_bytes({"SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL_HOT_MB": "3"}) == 3e6

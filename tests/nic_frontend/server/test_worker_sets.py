@@ -53,3 +53,17 @@ def test_workers_of_their_own_wait_for_nobody(site):
     for model, puppet in puppets.items():
         site.client(model=model).ask()
         assert puppet.batch() is not None
+
+
+def test_strict_requests_have_room_beside_what_stands_still_for_them(site, nic):
+    site.serve()
+    low = {model: site.puppet(model=model, pool=3, slot=n) for n, model in enumerate("ab")}
+    strict = site.puppet(model="c", pool=3, slot=2, slices=1)
+    for model, puppet in low.items():
+        site.client(model=model).ask(priority=BEST_EFFORT)
+        assert puppet.batch() is not None
+    client = site.client(model="c")
+    client.ask(priority=STRICT)
+    assert strict.batch() is not None
+    strict.done(WireStatus.OK)
+    client.answers(1)

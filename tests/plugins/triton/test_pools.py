@@ -23,6 +23,9 @@ def test_settings_are_a_file_or_the_environment(monkeypatch, tmp_path):
     settings = tmp_path / "s.toml"
     settings.write_text('[pool]\nmodels = "shared"\nworkers = 2\nhot_mb = 500\nthreads = 1\n')
     assert pools_of(str(settings)) == Pools(True, 2, 500, 1)
+    settings.write_text('[pool]\nworkers = 2\ncores = "0-3"\n')
+    assert pools_of(str(settings)) == Pools(workers=2, cores="0-3")
+    assert pools_of(str(settings)).variables(1)["SHUNTER_POOL_CORES"] == "0-3"
     settings.write_text("[pool]\nworkers = 0\n")
     assert pools_of(str(settings)) == Pools(workers=3), "what is wrong the controller says"
 

@@ -18,7 +18,9 @@ bool shunter_join_set(
     struct shunter_sets *sets = function->backend->sets;
     return !told->pool ||
            !shunter_worker_joins(
-               served, index, shunter_set_join(sets, (uint32_t)told->pool, served, wake));
+               served, index,
+               shunter_set_join(
+                   sets, (uint32_t)told->pool, served, shunter_gives_way(told), wake));
 }
 
 static bool is_somewhere(const struct shunter_slice_set *slices) {

@@ -17,6 +17,7 @@ from shunter.plugins.ray.providers.aws import AwsProvider, AwsSettings  # noqa: 
 from shunter.plugins.ray.providers.procurer import Procurer  # noqa: E402
 from shunter.plugins.ray.providers.provider import ProviderError  # noqa: E402
 
+pytestmark = pytest.mark.slow
 REGION = "us-east-1"
 WARNED = "2026-11-23T12:00:00Z"
 WARNED_S = datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp()

@@ -70,7 +70,7 @@ final class PoolSharing {
                 return part.taker;
             }
         }
-        final RoomTaker taker = worker.room.join(decide);
+        final RoomTaker taker = worker.room.join(worker.group.place.yields(), decide);
         parts.add(new Part(worker.room, taker));
         return taker;
     }

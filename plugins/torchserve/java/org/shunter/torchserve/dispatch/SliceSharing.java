@@ -129,7 +129,8 @@ final class SliceSharing {
 
     /** Whether a worker's batches of a class take turns with those of others. */
     boolean takesTurns(final BatchWorker worker, final RequestClass requestClass) {
-        return rules.apply(requestClass, worker.group.place.yields());
+        // Best effort that shares a process waits for its room, which is a turn, too.
+        return rules.apply(requestClass, worker.group.place.yields() && worker.room == null);
     }
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */

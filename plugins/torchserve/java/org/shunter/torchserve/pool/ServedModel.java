@@ -199,7 +199,6 @@ public final class ServedModel implements WorkerModel {
         final Boolean said =
                 group.preemptible() == null ? settings.preemptible() : group.preemptible();
         return WorkerLaunch.isOurs(host, model)
-                && !isPooled()
                 && (said == null
                         ? group.classes().equals(EnumSet.of(RequestClass.BEST_EFFORT))
                         : said);
@@ -210,7 +209,10 @@ public final class ServedModel implements WorkerModel {
         final String device = deviceOf(group);
         final GroupConfig placed = placed(group);
         return new WorkerGroup.Place(
-                host.slices().of(placed.cores(), device.isEmpty() ? null : device),
+                host.slices()
+                        .of(
+                                isPooled() ? host.pools().list() : placed.cores(),
+                                device.isEmpty() ? null : device),
                 placed.preemptible());
     }
 

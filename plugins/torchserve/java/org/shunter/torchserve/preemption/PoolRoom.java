@@ -8,6 +8,7 @@ import org.shunter.torchserve.forming.RequestClass;
  * The room for batches in one process of the pool, over all models that it serves. One batch runs
  * and the weights of the next come meanwhile; what is behind these waits in the queues of its
  * models, where it can still grow, expire, and be passed. Every model has a {@link RoomTaker} in it.
+ * A strict batch does not wait for room behind those that stand still for it.
  *
  * <p>Room goes to strict requests first, then to the model that was served longest ago. A model
  * whose best effort waits, and was not served, for its ageing time is counted among the strict ones.
@@ -15,7 +16,10 @@ import org.shunter.torchserve.forming.RequestClass;
  * <p>Nobody polls: whenever there is room after an event of a model, those that are next are called.
  */
 public final class PoolRoom {
-    /** Batches that the process has at once. */
+    /**
+     * Batches that the process has at once. Strict ones pass those that stand still for them: of them
+     * there are so many beside these.
+     */
     public static final int DEPTH = 2;
 
     private static final long LONG_AGO_NS = Long.MIN_VALUE / 2;
@@ -35,9 +39,13 @@ public final class PoolRoom {
         this.number = number;
     }
 
-    /** A model that has no batch there yet; {@code decide} is called, without any lock, for room. */
-    public synchronized RoomTaker join(final Runnable decide) {
-        return new RoomTaker(this, decide, takers++);
+    /**
+     * A model that has no batch there yet; {@code decide} is called, without any lock, for room.
+     *
+     * @param yields whether its batches stand still while strict ones of other models run
+     */
+    public synchronized RoomTaker join(final boolean yields, final Runnable decide) {
+        return new RoomTaker(this, yields, decide, takers++);
     }
 
     /** When a batch was last answered there: what is there now began after that. */
@@ -72,13 +80,27 @@ public final class PoolRoom {
         return true;
     }
 
-    /** Batches for which there is room beside those of the other models; without one: of all. */
-    int freeFor(final RoomTaker taker) {
+    /** Room beside what the other models have there; without one: beside what all have. */
+    private int spare(final RoomTaker taker) {
+        int spare = DEPTH;
+        for (final RoomTaker other : active) {
+            spare -= other == taker ? 0 : other.taken();
+        }
+        return spare;
+    }
+
+    /** The same for a batch that passes: what stands still for it takes none of it. */
+    private int passingRoom(final RoomTaker taker) {
         int free = DEPTH;
         for (final RoomTaker other : active) {
-            free -= other == taker ? 0 : other.taken();
+            free -= other == taker || other.yields ? 0 : other.taken();
         }
         return free;
+    }
+
+    /** Whether a batch runs where those of best effort stand still. */
+    private static boolean passes(final RoomTaker taker, final int c) {
+        return c == RequestClass.STRICT.ordinal() && !taker.yields;
     }
 
     /** Whether another model has a batch there. */
@@ -92,14 +114,19 @@ public final class PoolRoom {
     }
 
     /** Whether a model would get room for a batch of a class: so few go before it. */
-    boolean isNext(final RoomTaker taker, final int c, final int free, final long nowNs) {
+    boolean isNext(final RoomTaker taker, final int c, final long nowNs) {
+        final int spare = spare(taker);
+        final boolean passes = passes(taker, c);
         int before = 0;
         for (final RoomTaker other : active) {
-            if (other != taker && other.waits() && precedes(other, classOf(other), taker, c, nowNs)) {
+            if (other != taker
+                    && other.waits()
+                    && (spare > 0 || passes(other, classOf(other))) // else there is none for it
+                    && precedes(other, classOf(other), taker, c, nowNs)) {
                 before++;
             }
         }
-        return before < free;
+        return before < (passes ? passingRoom(taker) : spare);
     }
 
     private static boolean precedes(final RoomTaker a, final RoomTaker b, final long nowNs) {
@@ -131,22 +158,27 @@ public final class PoolRoom {
 
     /** Call as many as there is room for; who is called takes it, or does not wait any more. */
     void callNext(final long nowNs, final Turns.Later later) {
-        RoomTaker called = null;
-        for (int free = freeFor(null); free > 0; free--) {
-            called = firstAfter(called, nowNs);
-            if (called == null) {
+        final int spare = spare(null);
+        final int room = passingRoom(null);
+        RoomTaker next = null;
+        for (int before = 0; before < room; before++) {
+            next = firstAfter(next, spare <= 0, nowNs);
+            if (next == null) {
                 return;
             }
-            later.later(called.decide);
+            if (before < spare || passes(next, classOf(next))) {
+                later.later(next.decide);
+            }
         }
     }
 
-    /** The next of those that wait, after one of them or as the first; or null. */
-    private RoomTaker firstAfter(final RoomTaker before, final long nowNs) {
+    /** The next of those that wait, or of those that pass, after one of them or as the first; or null. */
+    private RoomTaker firstAfter(final RoomTaker before, final boolean passing, final long nowNs) {
         RoomTaker first = null;
         for (final RoomTaker taker : active) {
             if (taker.waits()
                     && taker != before
+                    && (!passing || passes(taker, classOf(taker)))
                     && (before == null || precedes(before, taker, nowNs))
                     && (first == null || precedes(taker, first, nowNs))) {
                 first = taker;
@@ -160,12 +192,23 @@ public final class PoolRoom {
         left(taker, nowNs);
     }
 
-    /** A batch is there no more: what the others have there is what runs. */
+    /** A batch is there no more: if it was the first one, another one is that now. */
     void left(final RoomTaker taker, final long nowNs) {
+        RoomTaker next = null;
         for (final RoomTaker other : active) {
-            if (other != taker) {
-                other.becomeFirst(nowNs);
+            if (other != taker && other.held > 0) {
+                if (other.isFirst()) {
+                    return; // it runs, or stands still
+                }
+                next = next == null || isGivenBefore(other, next) ? other : next;
             }
         }
+        if (next != null) {
+            next.becomeFirst(nowNs);
+        }
+    }
+
+    private static boolean isGivenBefore(final RoomTaker a, final RoomTaker b) {
+        return a.yields == b.yields ? a.served < b.served : b.yields;
     }
 }

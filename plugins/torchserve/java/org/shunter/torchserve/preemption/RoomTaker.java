@@ -13,6 +13,7 @@ public final class RoomTaker {
     private static final int BEST_EFFORT = RequestClass.BEST_EFFORT.ordinal();
 
     private final PoolRoom room;
+    final boolean yields;
     final Runnable decide;
     final long number;
     /** Batches that its workers have. */
@@ -37,8 +38,10 @@ public final class RoomTaker {
 
     private volatile boolean first = true;
 
-    RoomTaker(final PoolRoom room, final Runnable decide, final long number) {
+    RoomTaker(
+            final PoolRoom room, final boolean yields, final Runnable decide, final long number) {
         this.room = room;
+        this.yields = yields;
         this.decide = decide;
         this.number = number;
     }
@@ -108,7 +111,7 @@ public final class RoomTaker {
         synchronized (room) {
             arrivalNs[c] = oldestNs;
             ageingNs = ageing;
-            if (!strictFirst && room.isNext(this, c, room.freeFor(this), nowNs)) {
+            if (!strictFirst && room.isNext(this, c, nowNs)) {
                 granted = worker;
                 allowed[c] = worker;
                 room.enlist(this);

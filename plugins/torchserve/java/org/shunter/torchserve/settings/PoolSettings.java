@@ -13,24 +13,28 @@ import org.pytorch.serve.http.BadRequestException;
  * @param workers how many there are
  * @param hotMb hot memory of each, 0: it chooses
  * @param threads threads of an operator in each, 0: its share of the CPUs
+ * @param cores CPUs that are divided among them, or {@code auto}; null: they run everywhere
  */
-public record PoolSettings(boolean all, int workers, int hotMb, int threads) {
+public record PoolSettings(boolean all, int workers, int hotMb, int threads, String cores) {
     static final String KEY = "pool";
     static final String SHARED = "shared";
     /** As many as {@code handlers/pool/seat.py} takes. */
     private static final int MOST = 64;
 
+    private static final String NOWHERE = "-";
+
     /** What {@code plugins/control/settings.py} prints. */
     public static PoolSettings parse(final String line) {
         final String[] words = line.strip().split(" ");
-        if (words.length != 4) {
+        if (words.length != 5) {
             throw new IllegalArgumentException("\"" + line + "\" are no settings of a pool");
         }
         return new PoolSettings(
                 Integer.parseInt(words[0]) != 0,
                 Math.max(1, Math.min(Integer.parseInt(words[1]), MOST)),
                 Math.max(0, Integer.parseInt(words[2])),
-                Math.max(0, Integer.parseInt(words[3])));
+                Math.max(0, Integer.parseInt(words[3])),
+                words[4].equals(NOWHERE) ? null : words[4]);
     }
 
     /** As the environment of the server has them, where it has no settings. */
@@ -40,7 +44,14 @@ public record PoolSettings(boolean all, int workers, int hotMb, int threads) {
             final String value = environment.getOrDefault("SHUNTER_POOL_" + name, "");
             line.append(' ').append(value.matches("[0-9]{1,6}") ? value : "0");
         }
+        final String cores = environment.getOrDefault("SHUNTER_POOL_CORES", "");
+        line.append(' ').append(cores.matches("auto|[0-9,-]{1,256}") ? cores : NOWHERE);
         return parse(line.toString());
+    }
+
+    /** Where all of them run; null: that is not said, or chosen by each. */
+    public String list() {
+        return GroupConfig.AUTO.equals(cores) ? null : cores;
     }
 
     /** What a model says of it, null when nothing. */
@@ -60,9 +71,6 @@ public record PoolSettings(boolean all, int workers, int hotMb, int threads) {
             }
             if (Boolean.TRUE.equals(map.get("auto"))) {
                 throw cannot("auto: true");
-            }
-            if (map.containsKey("preemptible") && !Boolean.FALSE.equals(map.get("preemptible"))) {
-                throw cannot("preemptible");
             }
         }
         return SHARED.equals(value);

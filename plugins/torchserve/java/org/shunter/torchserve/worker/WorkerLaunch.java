@@ -69,6 +69,9 @@ public record WorkerLaunch(
             more.put("SHUNTER_POOL_WORKERS", Integer.toString(pools.workers()));
             more.put("SHUNTER_POOL_HOT_MB", Integer.toString(pools.hotMb()));
             more.put("SHUNTER_POOL_THREADS", Integer.toString(pools.threads()));
+            if (pools.cores() != null) {
+                more.put("SHUNTER_POOL_CORES", pools.cores());
+            }
             more.put("SHUNTER_CLASS", served.settings().defaultClass().label());
             more.put("SHUNTER_MODEL_VERSION", model.getVersion());
         }

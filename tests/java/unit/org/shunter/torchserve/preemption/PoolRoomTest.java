@@ -34,6 +34,9 @@ class PoolRoomTest {
     private final class Model {
         final String name;
         final long ageingNs;
+        /** Its batches stand still while strict ones of others run. */
+        final boolean yields;
+
         final RoomTaker taker;
         final List<Request> queue = new ArrayList<>();
         /** Batches of one request. */
@@ -50,9 +53,14 @@ class PoolRoomTest {
         AtomicInteger users;
 
         Model(final String name, final long ageingNs) {
+            this(name, ageingNs, false);
+        }
+
+        Model(final String name, final long ageingNs, final boolean yields) {
             this.name = name;
             this.ageingNs = ageingNs;
-            this.taker = room.join(() -> event(() -> {}));
+            this.yields = yields;
+            this.taker = room.join(yields, () -> event(() -> {}));
             models.add(this);
         }
 
@@ -152,6 +160,15 @@ class PoolRoomTest {
         return models.stream().mapToInt(model -> model.held.size()).sum();
     }
 
+    /** Batches that do not stand still for strict ones. */
+    private int staying() {
+        return models.stream().filter(m -> !m.yields).mapToInt(model -> model.held.size()).sum();
+    }
+
+    private boolean hasRoom(final Model model, final RequestClass with) {
+        return (with == STRICT && !model.yields ? staying() : taken()) < PoolRoom.DEPTH;
+    }
+
     /** Whether somebody counts as strict; said here once more, in other words. */
     private boolean isUrgent(final Model model, final RequestClass with) {
         final long sinceNs = Math.max(model.oldestNs(with), model.servedNs);
@@ -163,7 +180,7 @@ class PoolRoomTest {
         final List<Model> before = new ArrayList<>();
         for (final Model other : models) {
             final RequestClass its = other.waitsWith();
-            if (other != starting && its != null && !other.patient) {
+            if (other != starting && its != null && !other.patient && hasRoom(other, its)) {
                 final boolean urgent = isUrgent(starting, with);
                 final boolean goesBefore =
                         isUrgent(other, its) == urgent
@@ -175,15 +192,20 @@ class PoolRoomTest {
             }
         }
         assertTrue(
-                before.size() < PoolRoom.DEPTH - taken(),
+                before.size()
+                        < PoolRoom.DEPTH
+                                - (with == STRICT && !starting.yields ? staying() : taken()),
                 () -> starting.name + " starts before " + before.stream().map(m -> m.name).toList());
     }
 
     private void check() {
-        assertTrue(taken() <= PoolRoom.DEPTH, "more than there is room for");
+        assertTrue(staying() <= PoolRoom.DEPTH, "more than there is room for");
+        assertTrue(taken() - staying() <= PoolRoom.DEPTH, "more of best effort");
         for (final Model model : models) {
             assertTrue(
-                    model.waitsWith() == null || model.patient || taken() == PoolRoom.DEPTH,
+                    model.waitsWith() == null
+                            || model.patient
+                            || !hasRoom(model, model.waitsWith()),
                     () -> model.name + " is forgotten");
         }
     }
@@ -236,6 +258,62 @@ class PoolRoomTest {
         assertEquals(STRICT, both.held.get(0).requestClass);
         b.answer();
         assertEquals(List.of("a", "b", "both", "early"), started);
+    }
+
+    @Test
+    void strictPassesWhatStandsStillForItAndNothingElse() {
+        final Model low = new Model("low", NEVER, true).offer(BEST_EFFORT);
+        final Model later = new Model("later", NEVER, true).offer(BEST_EFFORT);
+        new Model("last", NEVER, true).offer(BEST_EFFORT);
+        final Model a = model("a").offer(STRICT);
+        model("b").offer(STRICT);
+        model("c").offer(STRICT);
+        model("stays").offer(BEST_EFFORT);
+        assertEquals(List.of("low", "later", "a", "b"), started);
+        a.answer();
+        low.answer();
+        assertEquals(List.of("low", "later", "a", "b", "c"), started);
+        later.offer(STRICT); // by workers that stand still themselves
+        later.answer();
+        assertEquals(List.of("low", "later", "a", "b", "c"), started);
+    }
+
+    @Test
+    void strictHasNoRoomBesideWhatDoesNotStandStill() {
+        final Model stays = model("stays").offer(BEST_EFFORT);
+        new Model("low", NEVER, true).offer(BEST_EFFORT);
+        model("a").offer(STRICT);
+        model("b").offer(STRICT);
+        assertEquals(List.of("stays", "low", "a"), started);
+        stays.answer();
+        assertEquals(List.of("stays", "low", "a", "b"), started);
+    }
+
+    @Test
+    void bestEffortThatWaitedForLongHasTheNextRoomAlsoWhereStrictPasses() {
+        final Model low = new Model("low", 10, true);
+        final Model a = model("a").offer(STRICT);
+        final Model b = model("b").offer(STRICT);
+        low.offer(BEST_EFFORT);
+        now += 10;
+        a.offer(STRICT).answer();
+        assertEquals(List.of("a", "b", "low", "a"), started);
+    }
+
+    @Test
+    void whatIsPassedStaysTheFirstAndWhatPassesIsBeforeWhatWaits() {
+        final Model low = new Model("low", NEVER, true).offer(BEST_EFFORT);
+        final Model later = new Model("later", NEVER, true).offer(BEST_EFFORT);
+        final Model a = model("a").offer(STRICT);
+        final Model b = model("b").offer(STRICT);
+        a.answer();
+        assertTrue(low.taker.isFirst());
+        assertFalse(b.taker.isFirst() || later.taker.isFirst());
+        low.answer();
+        assertTrue(b.taker.isFirst());
+        assertFalse(later.taker.isFirst());
+        b.answer();
+        assertTrue(later.taker.isFirst());
     }
 
     @Test
@@ -352,7 +430,7 @@ class PoolRoomTest {
 
     private void runAnyhow(final Random random) {
         for (int i = 0; i < 5; i++) {
-            new Model("m" + i, random.nextInt(3) * 20);
+            new Model("m" + i, random.nextInt(3) * 20, random.nextInt(2) == 0);
         }
         int offered = 0;
         int answered = 0;
@@ -396,7 +474,7 @@ class PoolRoomTest {
         assertEquals(0, taken());
         assertEquals(offered, answered);
         models.forEach(model -> assertEquals(List.of(), model.queue));
-        final RoomTaker last = room.join(() -> {});
+        final RoomTaker last = room.join(false, () -> {});
         assertTrue(room.isAlone(last), "somebody who has nothing is still there");
     }
 

@@ -14,19 +14,29 @@ import org.pytorch.serve.http.BadRequestException;
 
 /** Which models share processes, and how many there are. */
 final class PoolSettingsTest {
-    private static final PoolSettings TWO = new PoolSettings(false, 2, 0, 3);
-    private static final PoolSettings ALL = new PoolSettings(true, 2, 0, 0);
+    private static final PoolSettings TWO = new PoolSettings(false, 2, 0, 3, null);
+    private static final PoolSettings ALL = new PoolSettings(true, 2, 0, 0, null);
 
     @Test
     void settingsAreALineOrTheEnvironment() {
-        assertEquals(new PoolSettings(true, 3, 500, 2), PoolSettings.parse("1 3 500 2\n"));
-        assertEquals(new PoolSettings(false, 64, 0, 0), PoolSettings.parse("0 99 -1 -1"));
+        assertEquals(
+                new PoolSettings(true, 3, 500, 2, "0-3"), PoolSettings.parse("1 3 500 2 0-3\n"));
+        assertEquals(
+                new PoolSettings(false, 64, 0, 0, null), PoolSettings.parse("0 99 -1 -1 -"));
+        assertThrows(IllegalArgumentException.class, () -> PoolSettings.parse("1 3 500 2"));
+        assertNull(PoolSettings.parse("0 1 0 0 auto").list());
         assertThrows(IllegalArgumentException.class, () -> PoolSettings.parse(""));
-        assertThrows(IllegalArgumentException.class, () -> PoolSettings.parse("0 1 2 x"));
-        assertEquals(new PoolSettings(false, 1, 0, 0), PoolSettings.of(Map.of()));
+        assertThrows(IllegalArgumentException.class, () -> PoolSettings.parse("0 1 2 x -"));
+        assertEquals(new PoolSettings(false, 1, 0, 0, null), PoolSettings.of(Map.of()));
         final Map<String, String> some =
-                Map.of("SHUNTER_POOL_WORKERS", "2", "SHUNTER_POOL_HOT_MB", "x");
-        assertEquals(new PoolSettings(false, 2, 0, 0), PoolSettings.of(some));
+                Map.of(
+                        "SHUNTER_POOL_WORKERS",
+                        "2",
+                        "SHUNTER_POOL_HOT_MB",
+                        "x",
+                        "SHUNTER_POOL_CORES",
+                        "auto");
+        assertEquals(new PoolSettings(false, 2, 0, 0, "auto"), PoolSettings.of(some));
     }
 
     @Test
@@ -56,10 +66,22 @@ final class PoolSettingsTest {
         for (final Map<String, Object> section :
                 List.<Map<String, Object>>of(
                         Map.of("pool", true),
-                        Map.of("pool", "shared", "device", "0"),
-                        Map.of("pool", "shared", "preemptible", true))) {
+                        Map.of("pool", "shared", "device", "0"))) {
             assertThrows(BadRequestException.class, () -> ModelSettings.of(section));
         }
-        assertTrue(ModelSettings.of(Map.of("pool", "shared", "preemptible", false)).pool());
+    }
+
+    @Test
+    void aModelThatSharesStandsStillAsOthersDo() {
+        for (final boolean yields : new boolean[] {true, false}) {
+            final Map<String, Object> said = Map.of("pool", "shared", "preemptible", yields);
+            assertEquals(yields, ModelSettings.of(said).inPool(TWO, 8).preemptible());
+        }
+        final Map<String, Object> cut =
+                Map.of("pool", "shared", "preemptible", Map.of("segment_ms", 2));
+        assertTrue(ModelSettings.of(cut).inPool(TWO, 8).preemptible());
+        final Map<String, Object> bestEffort = Map.of("pool", "shared", "class", "best_effort");
+        assertTrue(ModelSettings.of(bestEffort).inPool(TWO, 8).preemptible());
+        assertNull(ModelSettings.of(Map.of("pool", "shared")).inPool(TWO, 8).preemptible());
     }
 }
