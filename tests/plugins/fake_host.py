@@ -23,6 +23,7 @@ class FakeHost:
         self._process = process
         self._models = {}
         self._default = {}
+        self._events = []
         self.broken = set()
         """Names of models whose workers do not load."""
 
@@ -67,10 +68,13 @@ class FakeHost:
         return {"pid": self._process.pid, "models": models}
 
     def events(self, after=0):
-        return []
+        return [each for each in self._events if each["number"] > after]
 
     def _put(self, model):
         self._models[model.name, model.version] = model
+        about, number = f"{model.name}/{model.version}", len(self._events) + 1
+        told = {"number": number, "unix_ms": 0, "level": "info", "about": about}
+        self._events.append(told | {"text": "it serves"})
         return model
 
     def _find(self, model):

@@ -253,6 +253,8 @@ def test_a_loaded_model_is_listed_and_serves(site, host):
     assert model.managed and not model.problem
     assert host.models() == [model]
     assert site.ask("m") == 200
+    happened = [each for each in host.events() if each["about"] == "m/1.0"]
+    assert happened and host.events(host.events()[-1]["number"]) == []
 
 
 def test_a_model_may_have_another_name_and_several_versions(site, host):

@@ -13,6 +13,7 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import Configuration
 from shunter.batching.forming.spelling import hint
 from shunter.plugins.errors import UserError
+from shunter.plugins.events import Recorder
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import ServerPage
@@ -66,11 +67,9 @@ class TritonHost:
         self._archives = Archives(store, folder / "models", runtime, page)
         self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self._taking_over = TakingOver(self._change)
-        self.events: Callable[[int], list[dict[str, Any]]] = lambda after: []
+        self.recorder: Recorder | None = None
         self.saved: Callable[[], None] = lambda: None
         """What is served has changed."""
-
-    # ---- what there is
 
     def models(self) -> list[HostedModel]:
         """See the protocol."""
@@ -118,11 +117,13 @@ class TritonHost:
         models = [status_of(each, states.get(each.key)) for each in self.served]
         return {"server": NAME, "pid": self._pid(), "models": models}
 
+    def events(self, after: int = 0) -> list[dict[str, Any]]:
+        """See the protocol."""
+        return self.recorder.after(after) if self.recorder else []
+
     def records(self) -> list[RecordedModel]:
         """For the next host."""
         return [*self._others, *map(record_of, self.served)]
-
-    # ---- what changes
 
     def load(
         self, archive: str, name: str | None = None, *, workers: int = 1, batch: int | None = None

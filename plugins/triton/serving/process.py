@@ -191,7 +191,7 @@ class TritonProcess:
             self._store, self.folder, self._runtime, lambda: self.pid, page
         )
         stack.callback(host.close)
-        host.saved, host.events = self._save, stack.enter_context(events.recorded()).after
+        host.saved, host.recorder = self._save, stack.enter_context(events.recorded())
         control = Control(host, self._shunter_config, self.log)
         control.start()
         stack.callback(control.close)
