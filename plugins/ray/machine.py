@@ -29,6 +29,8 @@ from shunter.plugins.ray.records.names import here
 LOGGER = logging.getLogger("shunter.cluster")
 LOOK_S = 0.1
 FIRST_PAUSE_S, LONGEST_PAUSE_S, HELD_S = 0.5, 15.0, 30.0
+SILENT_S, HUNG_S = 10.0, 60.0
+"""A server that says nothing for so long is left out, and then started again."""
 END_S = 40.0
 """A server has drained by then."""
 REDIRECT_S = 1.0
@@ -91,18 +93,23 @@ class Machine:
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         """``told``: as ``serving`` reads it, for all machines; this node's own goes over it."""
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         self._told = {**told, **here()}
         self.name = str(self._told.get("name") or os.uname().nodename)
         self._report = Report("starting")
         self._starts = 0
+        self._heard = 0.0
+        """When the server answered last."""
         self._drains = threading.Event()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="server", daemon=True).start()
 
     def report(self) -> tuple[str, Report]:
         """Its name, and what it says of itself."""
-        return self.name, self._report
+        found = self._report
+        if found.state == "serving" and time.monotonic() - self._heard > SILENT_S:
+            found = Report("lost", problem=f"its server is silent for {SILENT_S:g} s")
+        return self.name, found
 
     def drain(self) -> None:
         """Take nothing more, answer what is held, then end the server; come back when it has."""
@@ -114,22 +121,35 @@ class Machine:
         while not self._drains.is_set():
             began = time.monotonic()
             self._starts += 1
-            server = Server(self._told)
-            try:
-                self._serve(server)
-                problem = "its server ended by itself"
-            except (UserError, OSError) as error:
-                problem = str(error)
+            problem = self._run_once()
             if self._drains.is_set():
-                self._release(server)
-                return
+                break
             self._report = Report("starting", problem=problem, starts=self._starts)
-            LOGGER.error("%s: %s; it starts again in %g s", self.name, problem, pause_s)
-            server.close()
             pause_s = FIRST_PAUSE_S if time.monotonic() - began > HELD_S else pause_s
+            LOGGER.error("%s: %s; it starts again in %g s", self.name, problem, pause_s)
             self._drains.wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._report = Report("released", starts=self._starts)
         self._ended.set()
+
+    def _run_once(self) -> str:
+        """Until the server has ended; why it did."""
+        problem = "its server ended by itself"
+        try:
+            server = Server(self._told)
+        except OSError as error:
+            return f"its server cannot be started: {error}"
+        try:
+            self._serve(server)
+        except (UserError, OSError) as error:
+            problem = str(error)
+        if self._drains.is_set():
+            self._report = replace(self._report, state="draining")
+            time.sleep(REDIRECT_S)
+        else:
+            self._report = Report("starting", problem=problem, starts=self._starts)
+        server.close()
+        return problem
 
     def _serve(self, server: Server) -> None:
         """Until it ends, or is to drain. Raises UserError: it does not start."""
@@ -137,15 +157,19 @@ class Machine:
         host = RemoteHost(Path(said["folder"]), str(self._told["kind"]))
         port = str(said["inference"]).rpartition(":")[2]
         inference = f"http://{self._told['address']}:{port}"
+        self._heard = time.monotonic()
         shown = Report(
             "serving", inference, pid=int(said["pid"]), starts=self._starts, actor_pid=os.getpid()
         )
         while server.running and not self._drains.is_set():
             try:
                 status = host.status()
-            except UserError:  # it is ending, or very busy: what was said last holds
+            except UserError as error:  # it is ending, or very busy: what was said last holds
+                if time.monotonic() - self._heard > HUNG_S:
+                    raise UserError(f"its server hangs: {error}") from error
                 self._drains.wait(LOOK_S)
                 continue
+            self._heard = time.monotonic()
             works = tuple(loads.parse(status))
             state: State = "serving" if works else "starting"
             if works and loads.is_changing(status):
@@ -153,9 +177,7 @@ class Machine:
             self._report = replace(shown, works=works, state=state)
             self._drains.wait(LOOK_S)
 
-    def _release(self, server: Server) -> None:
-        self._report = replace(self._report, state="draining")
-        time.sleep(REDIRECT_S)
-        server.close()
-        self._report = Report("released", starts=self._starts)
-        self._ended.set()
+
+def adopt_orphans() -> None:
+    """Whatever this process starts comes back to it when its own parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
