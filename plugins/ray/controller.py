@@ -166,10 +166,15 @@ class Controller:
                 try:
                     name, report = ray.get(ref)
                     entry, heard = Entry(name, node_id, report), now
-                except RayError:  # its actor ended and starts again; its server with it
+                except RayError as error:
+                    # Its actor ended, and its server with it. It starts again, or is made anew.
+                    LOGGER.warning("machine %s: %s", entry.name if entry else node_id, error)
                     if entry is not None:
                         entry = Entry(entry.name, node_id, Report("lost"))
-                self._asked[node_id] = (self._nodes[node_id].report.remote(), heard)
+                    del self._nodes[node_id]
+                    del self._asked[node_id]
+                else:
+                    self._asked[node_id] = (self._nodes[node_id].report.remote(), heard)
             elif entry is not None and now - heard > SILENT_S:
                 entry = Entry(entry.name, node_id, Report("lost"))
             if entry is not None:
@@ -178,7 +183,7 @@ class Controller:
 
     def _publish(self, entries: dict[str, Entry]) -> None:
         # A controller that starts again must not begin below the numbers of the one before.
-        heard_all = len(entries) == len(self._nodes)
+        heard_all = bool(self._nodes) and len(entries) >= len(self._nodes)
         self._is_known |= heard_all or time.monotonic() - self._began > SILENT_S
         number = max(self._directory.number + 1, time.time_ns() // 1_000_000)
         ordered = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from shunter.allocator.cluster.procurement import Drain, Kind, Rules
 from shunter.allocator.cluster.sizing import MachineShape, Sizing
 from shunter.allocator.placement.autoscaling import KeepAlive
+from shunter.plugins.errors import UserError
 from shunter.plugins.ray.local import LocalProvider
 from shunter.plugins.ray.providers.procurer import Procurer
 from shunter.plugins.ray.providers.provider import Provider, ProviderError
@@ -64,7 +66,8 @@ class NumberOfMachines:
         staying = sum(each.is_head for each in entries.values())  # nobody gives it back
         for action in self._procurer.step(time.time(), max(0, self._wanted - staying), work):
             if isinstance(action, Drain):
-                self._drain(action.name)
+                with contextlib.suppress(UserError):  # it is gone already
+                    self._drain(action.name)
 
     def _sized(self, now: float, serving: list[Entry]) -> Sizing:
         slots = [max(work.workers for work in each.report.works) for each in serving]
