@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -38,7 +41,7 @@ class Bed:
     def __init__(self, store: Path, machines: int) -> None:
         """Nothing is started yet."""
         self._store, self._machines = store, machines
-        self._stack = contextlib.ExitStack()
+        self._stack, self._client = contextlib.ExitStack(), contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         # Ray puts sockets below it: a short path.
@@ -50,7 +53,9 @@ class Bed:
         try:
             cluster.up(self.folder, wanted, Path(), nodes=self._machines, is_local=True)
             self._stack.callback(self._down)
-            self._stack.enter_context(cluster.connected(self.folder))
+            self._client.enter_context(cluster.connected(self.folder))
+            self._is_client = True
+            self._stack.enter_context(self._client)
         except BaseException:
             self.__exit__()
             raise
@@ -67,7 +72,12 @@ class Bed:
 
     def status(self) -> dict[str, Any]:
         """As `shunter cluster status --json`."""
-        return cluster.ask("status")
+        if self._is_client:
+            return cluster.ask("status")
+        command = [sys.executable, "-m", "shunter.plugins.cli.main", "cluster", "status", "--json"]
+        command += ["--folder", str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
 
     def machine(self) -> dict[str, Any]:
         """The last machine that serves, which is not the head."""
@@ -122,6 +132,8 @@ class Bed:
         head = psutil.Process(started.noted(self.folder)[0].pid)
         [gcs] = [each for each in head.children(recursive=True) if "gcs_server" in each.name()]
         controller = self.status()["controller"]["pid"]
+        self._client.close()  # a client of Ray ends with the node that it is on
+        self._is_client = False
         gcs.kill()
         return lambda found: found["controller"]["pid"] != controller
 
