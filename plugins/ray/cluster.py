@@ -96,11 +96,10 @@ def up(
     """
     require_ray(*(["boto3"] if settings.machines.provider == "aws" else []))
     make_folder(folder)
-    os.environ.update(environment(folder))  # Ray reads it when it is imported, and never again
     given = told(settings, base, is_local=is_local)
     if not Path(given["store"]).is_dir():
         raise UserError(f"{given['store']} is not a folder: name the model store by --store")
-    host = own_address()
+    host = own_address(folder)
     address = f"{host}:{free_port(host) if is_local else settings.head_port}"
     machines = settings.machines
     can_be_taken = machines.provider == "local" and not machines.only_on_demand
@@ -220,8 +219,10 @@ def _wait_whole(
         time.sleep(LOOK_S)
 
 
-def own_address() -> str:
-    """Of this host, as Ray will call it."""
+def own_address(folder: Path) -> str:
+    """Of this host, as Ray will call it. ``folder``: the cluster's, whose key Ray reads when it is
+    imported, and never again."""
+    os.environ.update(environment(folder))
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())

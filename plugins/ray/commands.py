@@ -61,10 +61,10 @@ def up(
     from shunter.plugins.ray.records import settings
 
     found, base = settings.given(config, store=store, triton=triton, port=port)
-    console = stdout()
+    console, place = stdout(), folder or started.usual_folder()
     with console.status("starting") as shown:
         status = running.up(
-            folder or started.usual_folder(),
+            place,
             found,
             base,
             nodes=local or 1,
@@ -72,6 +72,9 @@ def up(
             say=lambda text: shown.update(f"starting: {text}"),
         )
     _show(status)
+    if local is None:
+        head = started.note(place)["address"]
+        print(f"others join: shunter serve --cluster {head} --cluster-key {place / started.TOKEN}")
 
 
 @cluster.command()
@@ -210,7 +213,7 @@ def join(
     require_ray()
     place = folder or started.usual_folder().with_name(f"{started.usual_folder().name}-node")
     started.make_folder(place, key)
-    described: dict[str, Any] = {"address": running.own_address()}
+    described: dict[str, Any] = {"address": running.own_address(place)}
     if given(ctx) & {"port", "grpc"}:
         described["ports"] = list(ports)
     if "store" in given(ctx):
