@@ -3,9 +3,9 @@
 Throughput and latency of digits and minilm through a gateway, asked of one machine directly, and of
 plain Ray Serve with ``@serve.batch`` on the same archives with as many model processes; what a
 gateway adds to one request at a time; strict requests beside best effort; what is lost, and how
-long it takes, when a server, a whole node, a gateway or the controller is killed and when a machine
-gets notice, under an open load of requests that may run twice. All processes, and those of the
-rival, share the cores of this host, so that only ratios say something.
+long it takes, when a server, a whole node, a gateway, the controller or Ray's head is killed and
+when a machine gets notice, under an open load of requests that may run twice. All processes, and
+those of the rival, share the cores of this host, so that only ratios say something.
 
 Examples:
     python bench/cluster.py
@@ -139,7 +139,7 @@ def fault(bed: Bed, name: str, rate: float) -> Row:
     return {"what": "fault", "fault": name, "seconds_until_whole": whole_s, **clients.row()}
 
 
-FAULTS = ("kill_server", "kill_node", "kill_gateway", "kill_controller", "evict")
+FAULTS = ("kill_server", "kill_node", "kill_gateway", "kill_controller", "evict", "kill_head")
 
 
 def headline(rows: list[Row]) -> Row:

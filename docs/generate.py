@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from shunter.nic_frontend.wire import layout
 from shunter.plugins.cli import main as cli
 from shunter.plugins.doctor import templates
 from shunter.plugins.doctor.templates import prose
+from shunter.plugins.ray.records import settings as cluster
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
@@ -71,16 +72,23 @@ def _above(path: Path) -> str:
 
 
 def settings_page() -> Iterable[str]:
-    """``shunter.toml``, out of the checked records."""
+    """``shunter.toml`` and ``cluster.toml``, out of the checked records."""
     for name, record, keys in templates.sections():
         yield f"## [{name}{'.NAME' if name == 'models' else ''}]"
-        yield ""
-        yield from [prose(inspect.getdoc(record) or ""), ""]
-        rows = [
-            (f"`{key}`", _default(each), _allowed(record, key), prose(each.description or ""))
-            for key, each in keys.items()
-        ]
-        yield from _table(("Key", "Default", "Allowed", "Meaning"), rows)
+        yield from _section(record, keys)
+    for name, record in cluster.sections().items():
+        yield f"## cluster.toml: {name}"
+        yield from _section(record, record.__pydantic_fields__)
+
+
+def _section(record: Any, keys: Mapping[str, Any]) -> Iterable[str]:
+    yield from ["", prose(inspect.getdoc(record) or ""), ""]
+    rows = [
+        (f"`{key}`", _default(each), _allowed(record, key), prose(each.description or ""))
+        for key, each in keys.items()
+        if each.description
+    ]
+    yield from _table(("Key", "Default", "Allowed", "Meaning"), rows)
 
 
 def _default(field: Any) -> str:

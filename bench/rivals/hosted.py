@@ -55,7 +55,8 @@ class Hosted:
     def handled(self, bodies: Sequence[bytes]) -> list[str]:
         """The answers to one batch of requests as they came, through the whole handler."""
         os.write(self._log, b"%d\n" % len(bodies))
-        found = self._handler.handle([{"body": each} for each in bodies], self._context)
+        rows = self._handler.preprocess([{"body": each} for each in bodies])
+        found = self._handler.postprocess(self._handler.inference(rows))
         return [each if isinstance(each, str) else json.dumps(each) for each in found]
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:

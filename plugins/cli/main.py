@@ -24,7 +24,7 @@ from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
 from shunter.plugins.errors import UserError
-from shunter.plugins.ray.commands import cluster
+from shunter.plugins.ray.commands import cluster, join
 
 LOOK_S = 0.5
 
@@ -45,6 +45,12 @@ Head = Annotated[
 ]
 Key = Annotated[
     Path | None, typer.Option("--cluster-key", help="The cluster's key, from its head.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-name", help="Of this machine there; default: the host's. On AWS: instance id."
+    ),
 ]
 
 app = typer.Typer(
@@ -104,6 +110,7 @@ def serve(
     ] = False,
     cluster_head: Head = None,
     cluster_key: Key = None,
+    cluster_name: Name = None,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
 
@@ -118,9 +125,7 @@ def serve(
       shunter serve --cluster 10.0.0.1:6379 --cluster-key key --store store
     """
     if cluster_head is not None:
-        from shunter.plugins.ray.commands import join
-
-        join(ctx, cluster_head, cluster_key, store, (port, grpc), folder)
+        join(ctx, cluster_head, cluster_key, store, cluster_name, (port, grpc), folder)
         return
     from rich.console import Console
 

@@ -94,7 +94,7 @@ def up(
 
     Raises UserError, and has ended what it started.
     """
-    require_ray()
+    require_ray(*(["boto3"] if settings.machines.provider == "aws" else []))
     make_folder(folder)
     os.environ.update(environment(folder))  # Ray reads it when it is imported, and never again
     given = told(settings, base, is_local=is_local)
@@ -112,7 +112,7 @@ def up(
             spec = NodeSpec(str(folder), f"node-{number}", address, not number, described)
             start_node(folder, spec, kind if number else Kind.ON_DEMAND)
         with connected(folder, wait_s=60):
-            _begin(settings, given, folder)
+            _begin(settings, given, folder, nodes)
             return _wait_whole(folder, nodes, settings.gateways.count, say)
     except BaseException:
         down(folder)
@@ -184,7 +184,7 @@ def ask(what: str, *arguments: Any) -> Any:
         raise UserError(f"the controller does not answer: {type(error).__name__}") from None
 
 
-def _begin(settings: ClusterSettings, given: dict[str, Any], folder: Path) -> None:
+def _begin(settings: ClusterSettings, given: dict[str, Any], folder: Path, nodes: int) -> None:
     import ray
 
     from shunter.plugins.ray.controller import Controller
@@ -198,7 +198,7 @@ def _begin(settings: ClusterSettings, given: dict[str, Any], folder: Path) -> No
         max_concurrency=16,
         num_cpus=0,
         resources={HEAD_RESOURCE: 0.001},
-    ).remote(settings, given, str(folder))
+    ).remote(settings, given, str(folder), nodes)
 
 
 def _wait_whole(

@@ -11,6 +11,7 @@ import typer
 
 from shunter.plugins.console import given, stdout
 from shunter.plugins.errors import UserError
+from shunter.plugins.ray.records.names import require_ray
 
 cluster = typer.Typer(
     no_args_is_help=True, help="Many machines behind gateways, on Ray."
@@ -134,6 +135,45 @@ def evict(
 
 
 @cluster.command()
+def sky(
+    name: Annotated[str, typer.Argument(help="Of the service.")] = "shunter",
+    config: Annotated[
+        Path | None, typer.Option(help="cluster.toml; default: that of this folder, if any.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Folder or bucket (s3://...) of the archives.")
+    ] = None,
+    accelerators: Annotated[str, typer.Option(help="Of a machine, such as A100:8.")] = "",
+    cloud: Annotated[str, typer.Option(help="Such as aws; default: whichever is cheapest.")] = "",
+    rate: Annotated[float, typer.Option(min=0.001, help="Requests a second of a machine.")] = 10,
+) -> None:
+    """Print a service for SkyPilot's SkyServe, which then has machines of its own, without Ray.
+
+    Example:
+
+      shunter cluster sky embed --store s3://models --accelerators L4:1 > embed.yaml
+    """
+    from shunter.plugins.ray.providers.sky import SkyService, sky_yaml
+    from shunter.plugins.ray.records import settings
+
+    found, base = settings.given(config, store=None, triton=False, port=None)
+    machines = found.machines
+    service = SkyService(
+        name,
+        store or str((base / found.server.store).resolve()),
+        least=machines.least,
+        most=machines.most,
+        rate=rate,
+        accelerators=accelerators,
+        cloud=cloud,
+        on_demand_least=machines.on_demand_least,
+        start_s=int(machines.patience_s),
+        keep_s=int(machines.keep_s),
+    )
+    print(sky_yaml(service), end="")
+
+
+@cluster.command()
 def down(folder: Folder = None) -> None:
     """End the machines and gateways that were started on this host.
 
@@ -152,11 +192,12 @@ def join(
     head: str,
     key: Path | None,
     store: Path,
+    name: str | None,
     ports: tuple[int, int],
     folder: Path | None,
 ) -> None:
     """``shunter serve --cluster``. Raises UserError."""
-    allowed = {"cluster_head", "cluster_key", "store", "port", "grpc", "folder"}
+    allowed = {"cluster_head", "cluster_key", "cluster_name", "store", "port", "grpc", "folder"}
     if others := given(ctx) - allowed:
         raise UserError(f"--{min(others)}: what a cluster serves is said by its cluster.toml")
     host, _, port = head.rpartition(":")
@@ -166,6 +207,7 @@ def join(
     from shunter.plugins.ray import started
     from shunter.plugins.ray.node import NodeSpec
 
+    require_ray()
     place = folder or started.usual_folder().with_name(f"{started.usual_folder().name}-node")
     started.make_folder(place, key)
     described: dict[str, Any] = {"address": running.own_address()}
@@ -173,7 +215,8 @@ def join(
         described["ports"] = list(ports)
     if "store" in given(ctx):
         described["store"] = str(store.resolve())
-    running.join(NodeSpec(str(place), socket.gethostname(), head, described=described))
+    name = name or socket.gethostname()
+    running.join(NodeSpec(str(place), name, head, described=described))
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -183,7 +226,7 @@ def _show(found: dict[str, Any]) -> None:
     for each in found["gateways"]:
         where, problem = each.get("address", ""), each["problem"]
         counters = ", ".join(f"{v} {k}" for k, v in each.get("counters", {}).items())
-        text = f"{each['name']}  {where}  {problem or counters}"
+        text = f"{each['name']}  {where}  on {each.get('machine')}  {problem or counters}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     table = Table()
     for column in ("machine", "state", "server", "models", "waiting", "starts", "problem"):

@@ -36,6 +36,8 @@ from shunter.plugins.ray.records.settings import ClusterSettings
 LOGGER = logging.getLogger("shunter.cluster")
 LOOK_S = 0.2
 NODES_S = 1.0
+NODES_LATE_S = 60.0
+"""Gateways wait no longer for the nodes that they are to be on."""
 SILENT_S = 10.0
 """A machine that says nothing for so long is lost."""
 _FOREVER = {"namespace": NAMESPACE, "lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
@@ -44,10 +46,13 @@ _FOREVER = {"namespace": NAMESPACE, "lifetime": "detached", "max_restarts": -1, 
 class Controller:
     """See the module. Methods are called by several threads of the actor."""
 
-    def __init__(self, settings: ClusterSettings, told: dict[str, Any], folder: str) -> None:
+    def __init__(
+        self, settings: ClusterSettings, told: dict[str, Any], folder: str, nodes: int
+    ) -> None:
         """``told``: what every machine's server is told, see ``serving``; ``folder``: the
-        cluster's, on the head."""
+        cluster's, on the head; ``nodes``: so many are being started."""
         self._settings, self._told = settings, told
+        self._nodes_for_gateways = min(nodes, settings.gateways.count)
         self._directory = Directory(idempotent=_idempotent(settings))
         self._nodes: dict[str, Any] = {}
         """Actor of the machine, by node."""
@@ -186,14 +191,17 @@ class Controller:
 
     def _keep_gateways(self) -> None:
         """Each on a node of its own where there are enough; Ray starts again what ends."""
-        nodes = sorted(self._nodes)
+        nodes = sorted(self._nodes, key=lambda node_id: (node_id not in self._heads, node_id))
+        if len(nodes) < self._nodes_for_gateways and time.monotonic() - self._began < NODES_LATE_S:
+            return  # two on one node would end together
         for number in range(self._settings.gateways.count if nodes else 0):
             node_id = nodes[number % len(nodes)]
             ray.remote(Gateway).options(
                 name=gateway_actor(number),
                 get_if_exists=True,
                 max_concurrency=4,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
+                # Its address is its host's: on another one only when this one is gone.
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
                 **_FOREVER,
             ).remote(number, self._settings.gateways)
 

@@ -24,7 +24,7 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.management import RemoteHost
 from shunter.plugins.ray.records import loads
 from shunter.plugins.ray.records.directory import Report, State
-from shunter.plugins.ray.records.names import NODE_VARIABLE
+from shunter.plugins.ray.records.names import here
 
 LOGGER = logging.getLogger("shunter.cluster")
 LOOK_S = 0.1
@@ -92,9 +92,8 @@ class Machine:
     def __init__(self, told: Mapping[str, Any]) -> None:
         """``told``: as ``serving`` reads it, for all machines; this node's own goes over it."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        here = json.loads(os.environ.get(NODE_VARIABLE, "{}"))
-        self._told = {**told, **here}
-        self.name = str(here.get("name") or os.uname().nodename)
+        self._told = {**told, **here()}
+        self.name = str(self._told.get("name") or os.uname().nodename)
         self._report = Report("starting")
         self._starts = 0
         self._drains = threading.Event()

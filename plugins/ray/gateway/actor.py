@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 
 from shunter.plugins.ray.gateway.app import App
 from shunter.plugins.ray.gateway.dispatch import Dispatch
-from shunter.plugins.ray.records.names import CONTROLLER, NAMESPACE
+from shunter.plugins.ray.records.names import CONTROLLER, NAMESPACE, here
 from shunter.plugins.ray.records.settings import GatewaySettings
 
 LOGGER = logging.getLogger("shunter.cluster")
@@ -49,6 +49,7 @@ class Gateway:
         """Of it in the status."""
         return {
             "address": f"http://{self._settings.address}:{self._port}",
+            "machine": here().get("name", ""),
             "pid": os.getpid(),
             "problem": self._problem,
             **self._app.counted(),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+from typing import Any
 
 from shunter.plugins.errors import UserError
 
@@ -16,14 +19,20 @@ SLICE_RESOURCE = "shunter_slice_"
 """With the name of the slice: what the node had when it started."""
 NODE_VARIABLE = "SHUNTER_CLUSTER_NODE"
 """In the environment of a node's processes: JSON of what is particular to this node."""
-INSTALL = "pip install 'shunter[cluster]'"
+INSTALL = "pip install 'shunter[cluster]', and 'shunter[aws]' for machines of Amazon's"
 
 
-def require_ray() -> None:
-    """Raises UserError where Ray, or what the gateways need, is not installed."""
-    missing = [name for name in ("ray", "aiohttp", "uvicorn") if not importlib.util.find_spec(name)]
+def require_ray(*others: str) -> None:
+    """Raises UserError where Ray, what the gateways need, or another package is not installed."""
+    needed = ("ray", "aiohttp", "uvicorn", *others)
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         raise UserError(f"a cluster needs {' and '.join(missing)}: {INSTALL}")
+
+
+def here() -> dict[str, Any]:
+    """What is particular to the node of this process."""
+    return dict(json.loads(os.environ.get(NODE_VARIABLE, "{}")))
 
 
 def machine_actor(node_id: str) -> str:

@@ -5,6 +5,7 @@ An unknown key or a bad value is a UserError that names the key, the value and w
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from dataclasses import replace
 from functools import reduce
@@ -12,7 +13,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from shunter.allocator.planning.allowed import allowed
@@ -26,6 +27,13 @@ section = dataclass(
     config=ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True),
 )
 Switch = Annotated[bool, Strict()]
+
+
+def _address(text: str) -> str:
+    return str(ipaddress.ip_address(text))
+
+
+Address = Annotated[str, AfterValidator(_address)]
 
 
 def _number(default: Any, low: float, high: float) -> Any:
@@ -59,7 +67,7 @@ class GatewaySettings:
 
     count: int = _number(2, 1, 64)
     """Gateways; each has its own process, and a client or load balancer takes any of them."""
-    address: str = _text("127.0.0.1", "an IP address")
+    address: Address = _text("127.0.0.1", "an IP address")
     """Where they listen; 0.0.0.0: on every network."""
     port: int = _number(8080, 1, LAST_PORT)
     """Of the first one; those of the others follow."""
@@ -103,6 +111,7 @@ class AwsSettings:
     cluster: str = _text("shunter", "a text")
     """Tag of the machines of this cluster."""
     region: str = _text("", "name of a region")
+    """Such as us-east-1."""
     launch_template: str = _text("", "name or id of a launch template")
     """It starts `shunter serve --cluster`."""
     instance_type: str = _text("", "name of an instance type")
@@ -135,6 +144,18 @@ class ClusterSettings:
     machines: MachinesSettings = Field(default_factory=MachinesSettings)
     aws: AwsSettings = Field(default_factory=AwsSettings)
     models: dict[str, ModelSettings] = Field(default_factory=dict)
+
+
+def sections() -> dict[str, Any]:
+    """The records of ``cluster.toml``, by what stands above their keys."""
+    return {
+        "above all tables": ClusterSettings,
+        "[server]": ServerSettings,
+        "[gateways]": GatewaySettings,
+        "[machines]": MachinesSettings,
+        "[aws]": AwsSettings,
+        "[models.NAME]": ModelSettings,
+    }
 
 
 def given(
@@ -176,9 +197,13 @@ def load(path: Path | None) -> ClusterSettings:
 def parse(document: dict[str, Any]) -> ClusterSettings:
     """Settings in a parsed TOML document. Raises UserError."""
     try:
-        return TypeAdapter(ClusterSettings).validate_python(document)
+        found = TypeAdapter(ClusterSettings).validate_python(document)
     except ValidationError as error:
         raise _told(error, document) from None
+    for key in ("region", "launch_template"):
+        if found.machines.provider == "aws" and not getattr(found.aws, key):
+            raise UserError(f"aws.{key} is missing: machines.provider = 'aws' needs it")
+    return found
 
 
 def _told(error: ValidationError, document: dict[str, Any]) -> UserError:
