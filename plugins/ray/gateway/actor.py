@@ -65,6 +65,10 @@ class Gateway:
                 lifespan="on",
                 access_log=False,
                 log_level="error",
+                # Headers are the client's and the machine's.
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
             try:
