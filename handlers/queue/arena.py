@@ -18,7 +18,8 @@ class Arena:
         self._bytes = self._room(ALIGN)
 
     def _room(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8, device=self._device, pin_memory=self._pinned)
+        # Not what the process had there before, which a handler could see between two tensors.
+        return torch.zeros(size, dtype=torch.uint8, device=self._device, pin_memory=self._pinned)
 
     def address(self, size: int) -> int:
         """Of so many bytes; what was there before is lost."""

@@ -10,6 +10,11 @@ LONG_MS = 3_600_000
 """A batch delay that nobody waits out: no request has so much time."""
 
 
+def _held(model):
+    """Requests that wait or run."""
+    return model.state()["in_flight"]["requests"] + model.waiting()
+
+
 @pytest.mark.both_servers
 def test_a_lone_request_never_waits_out_the_batch_delay(serve, load, wait_until):
     model = serve(batch_size=8, max_batch_delay=LONG_MS)
@@ -75,13 +80,18 @@ def test_a_model_of_batch_size_1_whose_archive_says_max_batch_is_batched(serve):
 
 @pytest.mark.both_servers
 def test_one_strict_batch_is_handed_to_a_busy_worker_ahead_of_time(serve, wait_until):
+    """And no other, however many wait; a Triton lets it grow until its worker takes it."""
     model = serve(batch_size=4)
     gate, futures = model.hold()
     futures.append(model.send("ahead"))
     wait_until("it is sent", lambda: model.state()["in_flight"] == {"requests": 2, "batches": 2})
-    futures.append(model.queue("waits"))  # at most one batch ahead
+    futures += [model.send(f"more {n}") for n in range(6)]
+    wait_until("all are there", lambda: _held(model) == 8)
+    state = model.state()
+    assert state["in_flight"]["batches"] == 2 and model.waiting() >= 3
     gate.open()
-    assert [future.result()["order"] for future in futures] == [1, 2, 3]
+    assert [future.result().status for future in futures] == [200] * 8
+    assert model.order()[:2] == ["held", "ahead"]
 
 
 @pytest.mark.both_servers
