@@ -91,7 +91,8 @@ def test_a_run_that_is_none_leaves_the_others_of_its_batch_alone(make_service):
         return infer(batch)
 
     service.serve("m", INPUTS, OUTPUTS, waiting, form=PackedForm(), batch=4)
-    with Session(service.url("udp"), "m", timeout_s=LONG) as session:
+    url = service.url("udp")
+    with Session(url, "m", timeout_s=LONG) as other, Session(url, "m", timeout_s=LONG) as session:
         whole = session.tensors.pack
 
         def some_spoilt(inputs):
@@ -100,7 +101,7 @@ def test_a_run_that_is_none_leaves_the_others_of_its_batch_alone(make_service):
                 run[8] ^= 1  # the bytes of a tensor
             return run, rows
 
-        first = threading.Thread(target=session.infer, args=(request_of(5),))
+        first = threading.Thread(target=other.infer, args=(request_of(5),))
         first.start()
         assert begun.wait(LONG)
         session.tensors.pack = some_spoilt
