@@ -138,10 +138,11 @@ void shunter_enqueue(
         shunter_adaptive_threshold_settle(
             &seen->threshold, (int64_t)now_ns, seen->arrivals);
         seen->arrivals += shunter_rows(arrival);
-        if (arrival->class == 0) {
-            seen->strict = true;
-            seen->last_strict_ns = now_ns;
-        }
+    }
+    // Also one that is refused: it was too late because a long batch runs, and the next must be short.
+    if (is_new && arrival->class == 0) {
+        served->seen.strict = true;
+        served->seen.last_strict_ns = now_ns;
     }
     if (!arrival->returned) {
         *entry = (struct shunter_waiting){

@@ -181,6 +181,19 @@ def test_without_an_slo_best_effort_adds_what_a_lone_request_takes(fixed, each, 
     assert place.go() == [(0, *range(given))]
 
 
+@pytest.mark.parametrize(("deadline", "given"), [(10 * MS, 5), (0, 16)])
+def test_strict_requests_that_long_batches_make_too_late_shorten_the_next_one(deadline, given):
+    place = Place(caps=(16,), ahead=0, fixed_ns=4 * MS, per_request_ns=MS)
+    place.wait(*range(16), priority=1)
+    assert place.go() == [(0, *range(16))]
+    if deadline:
+        place.wait(40, deadline=deadline)  # the batch takes 20 ms
+        assert place.dispatch.refused == [40]
+    place.wait(*range(20, 36), priority=1)
+    place.answered(0, 20 * MS)
+    assert place.go(20 * MS) == [(0, *range(20, 20 + given))]
+
+
 class SlowPlace(Place):
     """Its workers do not take their batches at once."""
 

@@ -101,8 +101,8 @@ class Dispatch:
         if is_new and not is_refused:
             self.adaptive.settle(now_ns, self._new)
             self._new += ready.rows
-            if ready.priority == STRICT:
-                self._strict_ns = now_ns
+        if is_new and ready.priority == STRICT:
+            self._strict_ns = now_ns
         if not ready.returned:
             self.arrivals += 1
             self._came[ready.entry] = Waiting(

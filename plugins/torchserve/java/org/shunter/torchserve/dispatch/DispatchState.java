@@ -104,6 +104,10 @@ final class DispatchState {
         }
         obey(effects);
         final Refusal refusal = admission.refusalOf(entry, effects);
+        if (entry.requestClass == RequestClass.STRICT) {
+            // Also if it is refused: a long batch made it too late, and the next must be short.
+            lastStrictNs = entry.arrivalNs;
+        }
         if (refusal != null) {
             entry.stage = Entry.Stage.DONE; // its closing connection is not a client that left
             telemetry.rejected(entry, refusal.status(), refusal.text());
@@ -119,7 +123,6 @@ final class DispatchState {
         arrivals++;
         queue.add(entry);
         if (entry.requestClass == RequestClass.STRICT) {
-            lastStrictNs = entry.arrivalNs;
             sharing.announce(entry.arrivalNs);
             warnOfYielding();
         }

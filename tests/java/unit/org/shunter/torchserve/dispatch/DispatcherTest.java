@@ -319,6 +319,32 @@ class DispatcherTest {
         assertEquals(given, worker.running().size());
     }
 
+    /** Else a model whose batches take longer than a strict request may would never answer one. */
+    @ParameterizedTest
+    @CsvSource({"10, 5", "0, 16"})
+    void strictRequestsThatLongBatchesMakeTooLateShortenTheNextOne(
+            final int deadlineMs, final int given) {
+        final TestModel.FakeWorker worker = model.serve(16)[0];
+        model.command(
+                () -> {
+                    model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0);
+                    model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, 4 * MS);
+                    model.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, MS);
+                });
+        for (int i = 0; i < 33; i++) {
+            model.bestEffort("b" + i);
+        }
+        worker.answer();
+        assertEquals(16, worker.running().size());
+        if (deadlineMs > 0) {
+            final TestModel.Request late = new TestModel.Request("s", "s");
+            model.offer(late, STRICT, deadlineMs * MS, Rerun.AFTER_DEATH);
+            assertEquals(List.of(504), late.statuses);
+        }
+        worker.answer();
+        assertEquals(given, worker.running().size());
+    }
+
     /** A worker of four requests in each group; of best effort the controller gave each a part. */
     private TestModel.FakeWorker[] shared(final int[] preferences, final int[] weights) {
         final TestModel.FakeWorker[] workers = new TestModel.FakeWorker[preferences.length];
