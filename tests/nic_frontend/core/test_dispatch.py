@@ -183,7 +183,7 @@ def test_without_an_slo_best_effort_adds_what_a_lone_request_takes(fixed, each, 
 
 @pytest.mark.parametrize(("deadline", "given"), [(10 * MS, 5), (0, 16)])
 def test_strict_requests_that_long_batches_make_too_late_shorten_the_next_one(deadline, given):
-    place = Place(caps=(16,), ahead=0, fixed_ns=4 * MS, per_request_ns=MS)
+    place = Place(caps=(16,), ahead=0, admission=1, fixed_ns=4 * MS, per_request_ns=MS)
     place.wait(*range(16), priority=1)
     assert place.go() == [(0, *range(16))]
     if deadline:
