@@ -3,7 +3,7 @@
 A model's weights, mapped from the one file of the server, are brought into hot memory as a pool's
 worker does it: by the copy thread, in pieces, with an event after each group of layers. Beside it,
 interleaved, one plain ``memcpy`` of as many bytes between two buffers whose pages are all there,
-which is what the memory of this host can do. ``swap_vs_copy_limit`` is the plain copy's
+which is what the memory of this host can do. Both copy as a pool's process is told to. ``swap_vs_copy_limit`` is the plain copy's
 time by the swap's, for the largest model. A row says too when the first group had come,
 and how long the very first swap took, whose pages the kernel had to fill with zeros first.
 
@@ -16,6 +16,7 @@ Examples:
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
 import sys
 import tempfile
@@ -27,6 +28,7 @@ import common
 import torch
 from torch import nn
 
+from shunter.handlers.pool.handover import TUNABLES
 from shunter.handlers.weights.hot import HotModel
 from shunter.handlers.weights.hot_memory import CHUNK, HotMemory
 from shunter.handlers.weights.sharing import data_of, share
@@ -108,6 +110,9 @@ def measure(megabytes: int, rounds: int, folder: Path) -> tuple[common.Row, list
 
 def main() -> None:
     """Measure every size and write the result."""
+    name, value = TUNABLES
+    if os.environ.get(name) != value:  # the C library reads it when a process begins
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, name: value})
     given = common.Parser(__doc__, rounds=41, quick_rounds=15).arguments()
     rows, samples = [], []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

@@ -27,6 +27,7 @@ def c_source() -> str:
         "LOCK": handover.LOCK_VARIABLE,
         "CONTINUES": handover.CONTINUES_VARIABLE,
         "PATIENCE": handover.PATIENCE_VARIABLE,
+        "TUNABLES": handover.TUNABLES[0],
     }
     lines = [
         f"/* Emitted by {_PROG}. Do not edit. */",
@@ -37,6 +38,7 @@ def c_source() -> str:
         "",
         *map(define, rows),
         *(f'#define SHUNTER_SEAT_{name}_VARIABLE "{text}"' for name, text in texts.items()),
+        f'#define SHUNTER_SEAT_TUNABLES "{handover.TUNABLES[1]}"',
         "",
         *_struct("handover", "uint64_t", handover.HANDOVER, handover.HANDOVER_BYTES),
         *_struct("seat_word", "int64_t", handover.WORD, handover.WORD_BYTES),

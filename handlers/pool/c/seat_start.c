@@ -45,6 +45,7 @@ static void become_pool(const struct seat *seat, int listening, int inherited)
     snprintf(number[1], sizeof(number[1]), "%d", lock);
     setenv(SHUNTER_SEAT_SOCKET_VARIABLE, number[0], 1);
     setenv(SHUNTER_SEAT_LOCK_VARIABLE, number[1], 1);
+    setenv(SHUNTER_SEAT_TUNABLES_VARIABLE, SHUNTER_SEAT_TUNABLES, 0);
     execvp(command[0], command);
 }
 
