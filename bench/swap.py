@@ -3,9 +3,10 @@
 A model's weights, mapped from the one file of the server, are brought into hot memory as a pool's
 worker does it: by the copy thread, in pieces, with an event after each group of layers. Beside it,
 interleaved, one plain ``memcpy`` of as many bytes between two buffers whose pages are all there,
-which is what the memory of this host can do. Both copy as a pool's process is told to. ``swap_vs_copy_limit`` is the plain copy's
-time by the swap's, for the largest model. A row says too when the first group had come,
-and how long the very first swap took, whose pages the kernel had to fill with zeros first.
+which is what the memory of this host can do. Both copy as a pool's process is told to.
+``swap_vs_copy_limit`` is the plain copy's time by the swap's, for the largest model. A row says too
+when the first group had come, and how long the very first swap took, whose pages the kernel had to
+fill with zeros first.
 
 Examples:
     python bench/swap.py               # 41 rounds of each size, about a minute

@@ -30,7 +30,7 @@ from it, in hexadecimal digits behind a colon."""
 PATIENCE_VARIABLE, PATIENCE_S = "SHUNTER_POOL_PATIENCE_S", 30
 """Environment of a seat: so long it waits to be taken; then it looks whether to end the process."""
 
-TUNABLES = "GLIBC_TUNABLES", "glibc.cpu.x86_non_temporal_threshold=4194304"
+TUNABLES = "GLIBC_TUNABLES", "glibc.cpu.x86_non_temporal_threshold=1000000"
 """Environment of a pool process, unless it is set: copies of so many bytes, as those of a swap are,
 go past the cache, which does not have to read first what they overwrite."""
 
