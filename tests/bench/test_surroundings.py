@@ -140,6 +140,7 @@ def test_a_result_is_good_until_what_it_measures_changes(script, repository):
     assert len(status.judge("swap", {}).wrong) == 1
     beside = {"origin": origin, "surroundings": {"contaminated": ["other processes took"]}}
     assert "other processes took" in status.judge("swap", beside, repository.path).wrong
+    assert status.judge("soak_pool", beside, repository.path).wrong == []  # it measures no times
 
 
 def test_every_benchmark_that_is_named_exists(script):
