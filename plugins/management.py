@@ -27,6 +27,8 @@ LOGGER = logging.getLogger("shunter.management")
 NAME = "management.sock"
 """In the runtime folder of a server whose host listens."""
 METHODS = ("models", "load", "unload", "start_generation", "retire", "status", "events")
+STATUS_S = 20.0
+"""A host that says nothing for so long hangs. Loading a model may take minutes."""
 STARTING = "the server is being started: try again when it serves"
 
 
@@ -132,7 +134,7 @@ class RemoteHost:
 
     def status(self) -> dict[str, Any]:
         """See the protocol."""
-        found: dict[str, Any] = self._ask("status")
+        found: dict[str, Any] = self._ask("status", wait_s=STATUS_S)
         return found
 
     def events(self, after: int = 0) -> list[dict[str, Any]]:
@@ -140,8 +142,9 @@ class RemoteHost:
         found: list[dict[str, Any]] = self._ask("events", after=after)
         return found
 
-    def _ask(self, what: str, **given: Any) -> Any:
+    def _ask(self, what: str, *, wait_s: float | None = None, **given: Any) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(wait_s)
             try:
                 connection.connect(os.fspath(self._path))
                 connection.sendall(json.dumps({"ask": what, "with": given}).encode() + b"\n")

@@ -26,6 +26,8 @@ from shunter.plugins.ray.started import down, make_folder, note, start_node
 
 HEAD = "node-0"
 START_S = 300.0
+_TRITON = {"http-header-forward-pattern": "(?i)x-shunter.*"}
+"""Else class and deadline, which are headers at a gateway, would not reach its servers."""
 LOOK_S = 0.2
 
 
@@ -43,7 +45,7 @@ def told(settings: ClusterSettings, base: Path, *, is_local: bool) -> dict[str, 
         "store": str((base / settings.server.store).resolve()),
         "models": models,
         "shunter_config": str((base / config).resolve()) if config else "",
-        "settings": {},
+        "settings": _TRITON if settings.server.kind == "triton" else {},
         "ports": None if is_local else [settings.server.port, settings.server.grpc],
         "address": "127.0.0.1",
     }

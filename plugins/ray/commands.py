@@ -211,6 +211,8 @@ def join(
     from shunter.plugins.ray.node import NodeSpec
 
     require_ray()
+    if key is None:
+        raise UserError("--cluster-key: name a copy of the file token of the cluster's folder")
     place = folder or started.usual_folder().with_name(f"{started.usual_folder().name}-node")
     started.make_folder(place, key)
     described: dict[str, Any] = {"address": running.own_address(place)}

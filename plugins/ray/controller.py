@@ -178,7 +178,7 @@ class Controller:
             elif entry is not None and now - heard > SILENT_S:
                 entry = Entry(entry.name, node_id, Report("lost"))
             if entry is not None:
-                entries[entry.name] = entry
+                _add(entry, entries)
         self._publish(entries)
 
     def _publish(self, entries: dict[str, Entry]) -> None:
@@ -209,6 +209,17 @@ class Controller:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
                 **_FOREVER,
             ).remote(number, self._settings.gateways)
+
+
+def _add(entry: Entry, entries: dict[str, Entry]) -> None:
+    """Both of two machines of one name that live; of one that came back, the one that lives."""
+    other = entries.get(entry.name)
+    if other is None or other.report.state == "lost":
+        entries[entry.name] = entry
+    elif entry.report.state != "lost":
+        problem = f"another machine is called {entry.name}: say --cluster-name"
+        name = f"{entry.name}@{entry.node_id[:6]}"
+        entries[name] = Entry(name, entry.node_id, replace(entry.report, problem=problem))
 
 
 def _idempotent(settings: ClusterSettings) -> dict[str, bool]:

@@ -56,7 +56,9 @@ class LocalProvider:
         names = [f"node-{number}" for number in range(first, first + min(room, count))]
         address = started.note(self._folder)["address"]
         for name in names:
-            started.start_node(self._folder, NodeSpec(str(self._folder), name, address), kind)
+            # The cluster's usual ports are taken by another machine of this host.
+            spec = NodeSpec(str(self._folder), name, address, described={"ports": None})
+            started.start_node(self._folder, spec, kind)
         return names
 
     def drain(self, name: str) -> None:

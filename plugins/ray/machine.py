@@ -143,6 +143,9 @@ class Machine:
             self._serve(server)
         except (UserError, OSError) as error:
             problem = str(error)
+        except Exception as error:  # the machine is more than what a server says
+            LOGGER.exception("%s", self.name)
+            problem = f"{type(error).__name__}: {error}"
         if self._drains.is_set():
             self._report = replace(self._report, state="draining")
             time.sleep(REDIRECT_S)

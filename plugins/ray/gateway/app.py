@@ -83,6 +83,8 @@ class App:
                     skip_auto_headers=_NO_DEFAULTS,
                     auto_decompress=False,
                 )
+                # Else it sends GET and PUT once more by itself, whether or not they may run twice.
+                self._session._retry_connection = False
                 await send({"type": "lifespan.startup.complete"})
             else:
                 if self._session is not None:
@@ -202,7 +204,7 @@ class App:
         if held is not None:
             await exchange.answer(held.status, held.headers, held.body)
         elif outcome is Outcome.LOST:
-            text = "the machine ended while the request was there, and it must not run twice"
+            text = "the machine ended while the request was there, and it is not run again"
             await exchange.say(502, "MachineLost", text)
         else:
             await exchange.say(503, "ServiceUnavailableException", "no machine takes requests")
@@ -226,6 +228,8 @@ class App:
             self._dispatch.avoid(to.machine, time.monotonic())
             return Outcome.NOT_SENT, None
         except TimeoutError:
+            if exchange.answered:
+                return Outcome.ANSWER_CUT, None
             text = f"{to.machine} did not answer in {self._settings.longest_s} s"
             await exchange.say(504, "ResponseTimeout", text)
             return None, None
@@ -245,7 +249,7 @@ class App:
     ) -> tuple[Outcome | None, Whole | None]:
         assert self._session is not None
         spent_s = time.monotonic() - exchange.began
-        async with asyncio.timeout(self._settings.longest_s):
+        async with asyncio.timeout(self._settings.longest_s) as patience:
             async with self._session.request(
                 exchange.method,
                 URL(to.inference + exchange.path, encoded=True),
@@ -262,6 +266,7 @@ class App:
                         return Outcome.REFUSED, whole
                     await exchange.answer(whole.status, whole.headers, whole.body)
                     return None, None
+                patience.reschedule(None)  # its parts take as long as they do
                 await exchange.start(answer.status, head)
                 async for part in answer.content.iter_any():
                     await exchange.send(

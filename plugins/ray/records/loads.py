@@ -58,7 +58,7 @@ def parse(status: Any) -> list[Work]:
     for model in status["models"]:
         try:
             each = _triton(model) if "server" in status else _torchserve(model, pools)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             continue
         if each.workers > 0:
             found.append(each)

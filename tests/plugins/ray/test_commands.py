@@ -39,6 +39,7 @@ def test_without_ray_a_command_says_how_to_get_it(monkeypatch, tmp_path):
         (("serve", "--cluster", "nowhere"), "write HOST:PORT"),
         (("serve", "--cluster", "a:1", "--demo"), "--demo: what a cluster serves"),
         (("serve", "--cluster", "a:1", "--cluster-key", "/nowhere"), "cannot be read"),
+        (("serve", "--cluster", "a:1"), "--cluster-key: name a copy"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, monkeypatch, arguments, said):

@@ -86,7 +86,7 @@ class Gateway:
         self.number += 1
         self.app.soon(Directory(self.number, {each.name: each for each in entries}))
 
-    async def ask(self, path="/predictions/m", body=b"x", **headers):
+    async def ask(self, path="/predictions/m", body=b"x", method="POST", **headers):
         """Status, headers and body; an answer that is cut ends with None."""
         sent, received = [], [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -100,7 +100,7 @@ class Gateway:
             sent.append(message)
 
         pairs = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
-        scope = {"type": "http", "method": "POST", "raw_path": path.encode()}
+        scope = {"type": "http", "method": method, "raw_path": path.encode()}
         scope |= {"query_string": b"", "headers": pairs}
         try:
             await self.app(scope, receive, send)
@@ -171,11 +171,15 @@ def test_what_was_lost_runs_again_if_it_may(lost):
         for _ in range(5):
             assert (await gateway.ask())[::2] == (200, b"ok")
 
-    @check(lost)
-    async def _(gateway, machine):
-        status, _, body = await gateway.ask(x_shunter_idempotent="false")
-        assert (status, json.loads(body)["type"]) == (502, "MachineLost")
-        assert len(machine.seen) == 1
+    for method in ("POST", "PUT", "GET"):
+
+        @check(lost, GOOD)
+        async def _(gateway, machine, other, method=method):
+            gateway.learn(machine.entry())
+            asking = gateway.ask(method=method, x_shunter_idempotent="false")
+            status, _, body = await asking
+            assert (status, json.loads(body)["type"]) == (502, "MachineLost")
+            assert len(machine.seen) == 1 and not other.seen
 
 
 def test_a_part_that_was_passed_on_is_not_sent_again():

@@ -87,6 +87,12 @@ def test_the_other_server():
     assert (work.largest, work.arrivals) == (16, (7, 0))
 
 
+def test_a_model_that_was_retired_there_is_none():
+    retired = TRITON | {"configuration": "", "ready": 0}
+    (work,) = loads.parse({"server": "other", "models": [retired, TRITON]})
+    assert work.workers == 2
+
+
 @pytest.mark.parametrize(
     ("pools", "swap_s"),
     [
