@@ -88,7 +88,8 @@ def test_machines_of_this_host_are_all_but_the_head(folder):
 def test_new_machines_get_new_names_as_long_as_there_is_room(folder):
     provider = local.LocalProvider(folder[0])
     assert provider.acquire(local.Kind.SPOT, 2) == ["node-3", "node-4"]
-    assert folder[1][0] == NodeSpec(str(folder[0]), "node-3", "host:1")
+    free_ports = {"ports": None}  # the cluster's own are taken on this host
+    assert folder[1][0] == NodeSpec(str(folder[0]), "node-3", "host:1", described=free_ports)
     assert len(provider.acquire(local.Kind.SPOT, 99)) == local.MOST - 3
 
 
