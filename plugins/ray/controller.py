@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,10 @@ class Controller:
         self._began = time.monotonic()
         provider = provider_of(settings, Path(folder))
         self._number = provider and NumberOfMachines(provider, settings.machines, self._drain)
-        threading.Thread(target=self._run, name="look", daemon=True).start()
+        threading.Thread(target=self._run, args=(self.look,), name="look", daemon=True).start()
+        if self._number is not None:  # who provides machines may take minutes to answer
+            steps = (self._look_at_number,)
+            threading.Thread(target=self._run, args=steps, name="number", daemon=True).start()
 
     def directory(self, number: int) -> Directory | None:
         """The directory; None: it is the one of that number, or is not known yet."""
@@ -108,11 +112,11 @@ class Controller:
 
     # ---- what goes on all the time
 
-    def _run(self) -> None:
+    def _run(self, look: Callable[[], None]) -> None:
         told = ""
         while True:
             try:
-                self.look()
+                look()
                 told = ""
             except Exception as error:  # Ray's head may be away; that passes
                 if repr(error) != told:
@@ -128,8 +132,10 @@ class Controller:
             self._look_at_nodes(now)
             self._keep_gateways()
         self._ask(now)
+
+    def _look_at_number(self) -> None:
         if self._number is not None and self._is_known:
-            self._number.look(now, self._directory.entries)
+            self._number.look(time.monotonic(), self._directory.entries)
 
     def _look_at_nodes(self, now: float) -> None:
         resources = {each["NodeID"]: each["Resources"] for each in ray.nodes() if each["Alive"]}

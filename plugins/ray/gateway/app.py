@@ -159,6 +159,7 @@ class App:
         """Try machines until there is one answer."""
         tried: list[str] = []
         held: Whole | None = None
+        outcome: Outcome | None = None
         while True:
             if exchange.left_s <= 0:
                 self._counts["expired"] += 1
@@ -167,6 +168,9 @@ class App:
                 return
             now = time.monotonic()
             found = self._dispatch.choose(exchange.terms, exchange.left_s, frozenset(tried), now)
+            if isinstance(found, Nowhere) and outcome is Outcome.LOST and held is None:
+                await self._give_up(exchange, outcome, None)
+                return
             if isinstance(found, Nowhere):
                 await self._no_machine(exchange, found, held, tried)
                 return

@@ -231,6 +231,13 @@ def test_what_is_the_gateways_own(path, status):
         assert not machine.seen
 
 
+def test_what_the_only_machine_lost_is_said_to_be_lost():
+    @check(b"")
+    async def _(gateway, machine):
+        status, _, body = await gateway.ask()
+        assert (status, json.loads(body)["type"]) == (502, "MachineLost")
+
+
 def test_without_a_machine():
     @check()
     async def _(gateway):
