@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import Parser, Progress, Row, keep, slope, write_result
+from common import BENCH, Parser, Progress, Row, keep, slope, write_result
 from rivals.environments import Unavailable
 from rpc.models import real_models
 from triton_callers import CANCELLED, KINDS, RIGHT, UNLOADED, WRONG, Callers, Questions, modules
@@ -161,7 +161,8 @@ def storm_alone(questions: Questions, seconds: float) -> Row:
 def end_in(log: str) -> str:
     """What a server's log says of its end."""
     at = log.rfind("Signal (")
-    return log[at : at + 1500] if at >= 0 else log[-1500:]
+    found = log[at : at + 1500] if at >= 0 else log[-1500:]
+    return found.replace(f"{BENCH.parent}/", "")  # where it ran is nobody's business
 
 
 def row_of(what: str, ends: Counter[str], slowest_s: float) -> Row:

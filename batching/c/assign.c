@@ -66,10 +66,8 @@ void shunter_take(
         if (rows > most && batch->count) {
             return; // the others of this class do not overtake it
         }
-        const uint64_t deadline = served->waiting[entry].deadline_ns;
-        if (deadline && (!batch->deadline_ns || deadline < batch->deadline_ns)) {
-            batch->deadline_ns = deadline;
-        }
+        batch->deadline_ns =
+            shunter_earlier(batch->deadline_ns, served->waiting[entry].deadline_ns);
         shunter_dequeue(served, (uint32_t)entry);
         served->waiting[entry].next = -1;
         *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
@@ -138,10 +136,8 @@ static uint32_t room_in(
     const struct shunter_class_list *list = &served->lists[batch->class];
     const uint32_t cap = cap_of(plan, worker, batch->class);
     const uint32_t room = batch->rows < cap ? cap - batch->rows : 0;
-    uint64_t deadline = list->deadlines ? served->waiting[list->heap[0]].deadline_ns : 0;
-    if (batch->deadline_ns && (!deadline || batch->deadline_ns < deadline)) {
-        deadline = batch->deadline_ns;
-    }
+    const uint64_t deadline = shunter_earlier(
+        batch->deadline_ns, list->deadlines ? served->waiting[list->heap[0]].deadline_ns : 0);
     if (!deadline || !shunter_knows(served)) {
         return room;
     }

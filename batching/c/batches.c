@@ -127,9 +127,7 @@ void shunter_join(
     batch->last = more.last;
     batch->count += more.count;
     batch->rows += more.rows;
-    if (more.deadline_ns && (!batch->deadline_ns || more.deadline_ns < batch->deadline_ns)) {
-        batch->deadline_ns = more.deadline_ns;
-    }
+    batch->deadline_ns = shunter_earlier(batch->deadline_ns, more.deadline_ns);
 }
 
 void shunter_nudge(struct shunter_served *served, uint32_t entry) {

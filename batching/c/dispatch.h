@@ -88,6 +88,11 @@ struct shunter_held {
     uint64_t deadline_ns; /* the earliest, 0: none */
 };
 
+/* The earlier of two deadlines, of which 0 is none. */
+static inline uint64_t shunter_earlier(uint64_t one, uint64_t other) {
+    return !one || (other && other < one) ? other : one;
+}
+
 struct shunter_worker_state {
     bool present, draining;
     bool disturbed; /* the batch that it runs may have stood still: its latency says nothing */

@@ -24,7 +24,7 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.ray.gateway.actor import Gateway
 from shunter.plugins.ray.machine import Machine
 from shunter.plugins.ray.number import NumberOfMachines, provider_of
-from shunter.plugins.ray.records.directory import Directory, Entry, Report, told
+from shunter.plugins.ray.records.directory import Directory, Entry, Report, add, told
 from shunter.plugins.ray.records.names import (
     HEAD_RESOURCE,
     MACHINE_RESOURCE,
@@ -184,7 +184,7 @@ class Controller:
             elif entry is not None and now - heard > SILENT_S:
                 entry = Entry(entry.name, node_id, Report("lost"))
             if entry is not None:
-                _add(entry, entries)
+                add(entry, entries)
         self._publish(entries)
 
     def _publish(self, entries: dict[str, Entry]) -> None:
@@ -215,17 +215,6 @@ class Controller:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
                 **_FOREVER,
             ).remote(number, self._settings.gateways)
-
-
-def _add(entry: Entry, entries: dict[str, Entry]) -> None:
-    """Both of two machines of one name that live; of one that came back, the one that lives."""
-    other = entries.get(entry.name)
-    if other is None or other.report.state == "lost":
-        entries[entry.name] = entry
-    elif entry.report.state != "lost":
-        problem = f"another machine is called {entry.name}: say --cluster-name"
-        name = f"{entry.name}@{entry.node_id[:6]}"
-        entries[name] = Entry(name, entry.node_id, replace(entry.report, problem=problem))
 
 
 def _idempotent(settings: ClusterSettings) -> dict[str, bool]:

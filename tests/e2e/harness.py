@@ -22,6 +22,8 @@ from shunter.plugins.view import page_status
 class Site:
     """One server."""
 
+    name = "torchserve"
+
     def __init__(self, server: Any, archives: Any, folder: Path) -> None:
         self.server = server
         self.archives = archives

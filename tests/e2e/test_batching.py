@@ -80,15 +80,16 @@ def test_a_model_of_batch_size_1_whose_archive_says_max_batch_is_batched(serve):
 
 @pytest.mark.both_servers
 def test_one_strict_batch_is_handed_to_a_busy_worker_ahead_of_time(serve, wait_until):
-    """And no other, however many wait; a Triton lets it grow until its worker takes it."""
+    """And no other, however many wait."""
     model = serve(batch_size=4)
     gate, futures = model.hold()
     futures.append(model.send("ahead"))
     wait_until("it is sent", lambda: model.state()["in_flight"] == {"requests": 2, "batches": 2})
     futures += [model.send(f"more {n}") for n in range(6)]
     wait_until("all are there", lambda: _held(model) == 8)
-    state = model.state()
-    assert state["in_flight"]["batches"] == 2 and model.waiting() >= 3
+    # A Triton lets the batch grow to 4 until its worker takes it.
+    ahead = 4 if model.site.name == "triton" else 1
+    assert model.state()["in_flight"] == {"requests": 1 + ahead, "batches": 2}
     gate.open()
     assert [future.result().status for future in futures] == [200] * 8
     assert model.order()[:2] == ["held", "ahead"]

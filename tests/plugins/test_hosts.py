@@ -8,6 +8,7 @@ import http.client
 import importlib.util
 import inspect
 import json
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
 from shunter.plugins import host as protocols
-from shunter.plugins import hosts
+from shunter.plugins import hosts, management
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
 from shunter.plugins.management import ManagementSocket, RemoteHost
@@ -404,6 +405,15 @@ def test_methods_have_the_parameters_of_their_protocol(protocol, kind):
             simple = [(each.name, each.kind, each.default) for each in own[: len(asked)]]
             assert simple == [(each.name, each.kind, each.default) for each in asked], name
             assert all(each.default is not each.empty for each in own[len(asked) :]), name
+
+
+def test_a_host_that_says_nothing_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(management, "STATUS_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / management.NAME))
+        listening.listen()
+        with pytest.raises(HostError, match="does not answer, or has ended: timed out"):
+            RemoteHost(tmp_path, "a").status()
 
 
 def test_a_server_that_nobody_knows_is_refused():

@@ -168,11 +168,11 @@ class App:
                 return
             now = time.monotonic()
             found = self._dispatch.choose(exchange.terms, exchange.left_s, frozenset(tried), now)
-            if isinstance(found, Nowhere) and outcome is Outcome.LOST and held is None:
-                await self._give_up(exchange, outcome, None)
-                return
             if isinstance(found, Nowhere):
-                await self._no_machine(exchange, found, held, tried)
+                if tried:
+                    await self._give_up(exchange, outcome, held)
+                else:
+                    await self._no_machine(exchange, found)
                 return
             tried.append(found.machine)
             outcome, held = await self._attempt(exchange, found)
@@ -190,19 +190,18 @@ class App:
                 return
             self._counts["tried again"] += 1
 
-    async def _no_machine(
-        self, exchange: Exchange, found: Nowhere, held: Whole | None, tried: list[str]
-    ) -> None:
-        if held is not None:
-            await exchange.answer(held.status, held.headers, held.body)
-        elif found.is_unknown and not tried:
+    async def _no_machine(self, exchange: Exchange, found: Nowhere) -> None:
+        if found.is_unknown:
             self._counts["unknown"] += 1
             await exchange.say(404, "ModelNotFoundException", found.reason)
         else:
             self._counts["nowhere"] += 1
             await exchange.say(503, "ServiceUnavailableException", found.reason)
 
-    async def _give_up(self, exchange: Exchange, outcome: Outcome, held: Whole | None) -> None:
+    async def _give_up(
+        self, exchange: Exchange, outcome: Outcome | None, held: Whole | None
+    ) -> None:
+        """What became of the last attempt is the answer."""
         if outcome is Outcome.ANSWER_CUT:
             raise ConnectionError("the machine ended in the middle of an answer")
         if held is not None:

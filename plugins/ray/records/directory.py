@@ -7,7 +7,7 @@ not answer is left out by the gateway that finds it so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from shunter.allocator.cluster.load import Machine
@@ -59,6 +59,17 @@ class Entry:
         return loads.machine(
             self.name, self.report.works, order=self.order, is_draining=is_draining
         )
+
+
+def add(entry: Entry, entries: dict[str, Entry]) -> None:
+    """Both of two machines of one name that live; of one that came back, the one that lives."""
+    other = entries.get(entry.name)
+    if other is None or other.report.state == "lost":
+        entries[entry.name] = entry
+    elif entry.report.state != "lost":
+        problem = f"another machine is called {entry.name}: say --cluster-name"
+        name = f"{entry.name}@{entry.node_id[:6]}"
+        entries[name] = Entry(name, entry.node_id, replace(entry.report, problem=problem))
 
 
 @dataclass(frozen=True)

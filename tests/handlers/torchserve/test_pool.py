@@ -14,7 +14,7 @@ from ts.context import Context  # noqa: F401 - a worker needs TorchServe
 from shunter.batching.page.control_page import ControlPage
 from shunter.handlers.placement.placement import PlacementError
 from shunter.handlers.pool import seat
-from shunter.handlers.pool.handover import UNBEGUN
+from shunter.handlers.pool.handover import TUNABLES, UNBEGUN
 from shunter.handlers.sample import Sample
 from shunter.handlers.torchserve.pool import worker
 from shunter.handlers.torchserve.pool.pooled import is_resident
@@ -243,6 +243,11 @@ def site_pid(site):
 def mapped_weights(site):
     maps = Path(f"/proc/{site_pid(site)}/maps").read_text().splitlines()
     return len({line.split()[-1] for line in maps if ".safetensors" in line})
+
+
+def test_its_process_copies_past_the_cache(site):
+    variables = Path(f"/proc/{site_pid(site)}/environ").read_bytes().split(b"\0")
+    assert "=".join(TUNABLES).encode() in variables
 
 
 @pytest.fixture

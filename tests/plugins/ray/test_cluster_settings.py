@@ -3,6 +3,7 @@
 import pytest
 
 from shunter.plugins.errors import UserError
+from shunter.plugins.ray.cluster import told
 from shunter.plugins.ray.records import settings
 
 
@@ -54,3 +55,11 @@ def test_what_is_no_toml(tmp_path, text):
 def test_a_port_that_is_none():
     with pytest.raises(UserError, match="--port 70000"):
         settings.given(None, store=None, triton=False, port=70000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "passed_on"), [("torchserve", None), ("triton", "(?i)x-shunter.*")]
+)
+def test_class_and_deadline_reach_the_servers_as_headers(tmp_path, kind, passed_on):
+    found = told(settings.parse({"server": {"kind": kind}}), tmp_path, is_local=True)
+    assert found["settings"].get("http-header-forward-pattern") == passed_on

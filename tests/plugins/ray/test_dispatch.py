@@ -7,7 +7,7 @@ import pytest
 from shunter.allocator.cluster.load import Fit, ModelState
 from shunter.plugins.ray.gateway.dispatch import AVOID_S, Chosen, Dispatch, Nowhere
 from shunter.plugins.ray.gateway.forwarding import Terms
-from shunter.plugins.ray.records.directory import Directory, Entry, Report, told
+from shunter.plugins.ray.records.directory import Directory, Entry, Report, add, told
 from shunter.plugins.ray.records.loads import Work
 
 FAR = float("inf")
@@ -111,3 +111,22 @@ def test_what_may_run_twice(dispatch, said, setting, may_repeat):
 def test_the_directory_as_json():
     (row,) = told(directory(1, entry("a")))
     assert (row["name"], row["state"], row["models"][0]["name"]) == ("a", "serving", "m")
+
+
+@pytest.mark.parametrize(
+    ("states", "names"),
+    [
+        (["serving", "serving"], {"a": "0000000", "a@111111": "1111111"}),
+        (["starting", "draining"], {"a": "0000000", "a@111111": "1111111"}),
+        (["lost", "serving"], {"a": "1111111"}),  # it came back
+        (["serving", "lost"], {"a": "0000000"}),
+        (["lost", "lost"], {"a": "1111111"}),
+    ],
+)
+def test_of_two_machines_of_one_name_both_are_seen_that_live(states, names):
+    entries = {}
+    for node, state in enumerate(states):
+        add(Entry("a", str(node) * 7, Report(state)), entries)
+    assert {name: each.node_id for name, each in entries.items()} == names
+    for name, each in entries.items():
+        assert ("--cluster-name" in each.report.problem) == ("@" in name)

@@ -28,7 +28,7 @@ class Machine:
     """A server whose connections each get the bytes that it is told, and then end."""
 
     def __init__(self, name, said):
-        self.name, self.said = name, said
+        self.name, self.said, self.pause_s = name, said, 0.0
         self.seen, self.asked, self.left = [], asyncio.Event(), asyncio.Event()
 
     async def start(self):
@@ -45,7 +45,11 @@ class Machine:
             await reader.read()  # until the other side leaves
             self.left.set()
         else:
-            writer.write(self.said)
+            first, *more = self.said if isinstance(self.said, list) else [self.said]
+            writer.write(first)
+            for part in more:
+                await asyncio.sleep(self.pause_s)
+                writer.write(part)
         writer.close()
 
     def entry(self, state="serving", pid=1):
@@ -190,6 +194,17 @@ def test_a_part_that_was_passed_on_is_not_sent_again():
         assert (await gateway.ask())[::2] == (200, b"half")
         assert gateway.sent[-1] is None
         assert len(machine.seen) == 1
+
+
+def test_parts_may_take_longer_than_the_first_of_them():
+    begun = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (WHOLE_BYTES + 1)
+
+    @check([begun + b"x" * WHOLE_BYTES, b"y"], longest_s=1)
+    async def _(gateway, machine):
+        machine.pause_s = 1.5
+        status, _, body = await gateway.ask()
+        assert (status, len(body), body[-1:]) == (200, WHOLE_BYTES + 1, b"y")
+        assert gateway.sent[-1] is not None
 
 
 def test_what_a_machine_held_that_is_gone_runs_again():

@@ -108,6 +108,19 @@ def test_a_server_that_cannot_be_started_is_told_of_and_tried_again(begun):
     assert found.report()[1].state == "released"
 
 
+def test_a_status_that_nobody_foresaw_starts_the_server_again(begun, monkeypatch):
+    def parse(status):
+        raise IndexError("of a list")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.loads, "parse", parse)
+        found = start()
+        wait(found, lambda report: report.problem == "IndexError: of a list")
+    wait(found, lambda report: report.state == "serving")
+    assert begun[0].closed
+    found.drain()
+
+
 def test_a_server_that_is_silent_is_left_out_and_then_started_again(begun, monkeypatch):
     monkeypatch.setattr(machine, "SILENT_S", 0.2)
     found = start()
