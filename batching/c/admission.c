@@ -12,13 +12,14 @@ struct capacity {
 };
 
 static struct capacity capacity_for(
-    const struct shunter_served *served, uint8_t class, bool strict_traffic, uint64_t now_ns) {
+    const struct shunter_served *served, uint8_t class, struct shunter_traffic traffic,
+    uint64_t now_ns) {
     const struct shunter_latency_line line = shunter_line(served);
     struct capacity all = {.busy_ns = SHUNTER_FORMING_NEVER};
     for (uint32_t i = 0; i < served->worker_count; i++) {
         const struct shunter_worker_state *worker = &served->workers[i];
         if (shunter_is_ready(worker)) {
-            const uint32_t cap = shunter_cap(served, worker, class, strict_traffic);
+            const uint32_t cap = shunter_cap(served, worker, class, traffic);
             const int64_t lasts_ns = shunter_latency_ns(line, cap);
             const int64_t busy_ns = shunter_busy_ns(served, worker, now_ns);
             all.size += cap;
@@ -32,12 +33,12 @@ static struct capacity capacity_for(
 /* Latency of so many rows on the worker that takes fewest of them at once, or of all; ``rows`` are of
  * one request, which is never divided. */
 static int64_t shortest_batch_ns(
-    const struct shunter_served *served, uint8_t class, bool strict_traffic, uint32_t size,
-    uint32_t rows) {
+    const struct shunter_served *served, uint8_t class, struct shunter_traffic traffic,
+    uint32_t size, uint32_t rows) {
     for (uint32_t i = 0; i < served->worker_count; i++) {
         const struct shunter_worker_state *worker = &served->workers[i];
         if (shunter_is_ready(worker)) {
-            const uint32_t cap = shunter_cap(served, worker, class, strict_traffic);
+            const uint32_t cap = shunter_cap(served, worker, class, traffic);
             size = cap < size ? cap : size;
         }
     }
@@ -46,8 +47,8 @@ static int64_t shortest_batch_ns(
 
 int64_t shunter_predicted_answer_ns(
     const struct shunter_served *served, uint8_t class, uint32_t rows, uint64_t now_ns) {
-    const bool strict_traffic = shunter_has_strict_traffic(served, now_ns);
-    const struct capacity all = capacity_for(served, class, strict_traffic, now_ns);
+    const struct shunter_traffic traffic = shunter_traffic(served, now_ns);
+    const struct capacity all = capacity_for(served, class, traffic, now_ns);
     const uint64_t ahead =
         served->lists[0].rows + (class == 0 ? 0 : served->lists[1].rows);
     if (!all.size || !shunter_knows(served) || (all.busy_ns == 0 && ahead == 0)) {
@@ -56,7 +57,7 @@ int64_t shunter_predicted_answer_ns(
     const int64_t round_ns = (int64_t)((double)all.size / all.per_ns);
     return shunter_forming_predicted_wait_ns(ahead, all.size, round_ns, all.busy_ns) +
            shortest_batch_ns(
-               served, class, strict_traffic, (uint32_t)(ahead % all.size) + rows, rows);
+               served, class, traffic, (uint32_t)(ahead % all.size) + rows, rows);
 }
 
 bool shunter_admits(

@@ -156,7 +156,7 @@ static uint32_t room_in(
 void shunter_fill_up(struct plan *plan, uint8_t class) {
     struct shunter_served *served = plan->served;
     const bool others_are_first =
-        class == BEST_EFFORT ? plan->strict_traffic : plan->best_effort_waits;
+        class == BEST_EFFORT ? plan->traffic.strict : plan->best_effort_waits;
     if (others_are_first || served->streamed || has_alone(plan, class)) {
         return;
     }

@@ -115,6 +115,7 @@ struct shunter_seen {
     int64_t arrivals; /* rows of requests that have come, each counted once */
     uint64_t last_strict_ns, last_best_effort_ns;
     bool strict; /* one came */
+    uint64_t full_ns; /* when a request last found as many waiting as may, says the owner; 0: never */
 };
 
 struct shunter_served {
@@ -251,11 +252,12 @@ int64_t shunter_busy_ns(
     uint64_t now_ns);
 /* Shortest time in which a request of one row can be answered; 0 while a worker is free. */
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
-bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
+/* What has come lately, as far as it limits batches. */
+struct shunter_traffic shunter_traffic(const struct shunter_served *served, uint64_t now_ns);
 /* Largest batch of a class for a worker. */
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
-    bool strict_traffic);
+    struct shunter_traffic traffic);
 /* What was learnt of the latency of its batches says nothing any more. */
 void shunter_forget_latency(struct shunter_served *served);
 /* A batch was answered; ``disturbed``: how long it took says nothing. */

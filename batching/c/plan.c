@@ -55,7 +55,7 @@ static uint32_t add_busy(const struct plan *plan, uint32_t *workers, uint32_t co
 static uint32_t staggered(const struct plan *plan, uint32_t to, uint32_t cap) {
     int64_t busy_ns[SHUNTER_WORKER_COUNT];
     uint32_t count = 0;
-    if (!plan->strict_traffic || !shunter_knows(plan->served)) {
+    if (!plan->traffic.strict || !shunter_knows(plan->served)) {
         return cap;
     }
     for (uint32_t i = 0; i < plan->served->worker_count; i++) {
@@ -189,7 +189,7 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
            shunter_forming_may_send_ahead(
                served->lists[class].rows, shunter_threshold(served),
                cap_of(plan, to, class), shunter_in_flight(worker), served->policy.ahead, 0,
-               class == 0, running->class == 0, plan->strict_traffic) &&
+               class == 0, running->class == 0, plan->traffic.strict) &&
            room_at(plan, worker, class) >= 0;
 }
 
@@ -272,7 +272,7 @@ uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns) {
         .served = served,
         .now_ns = now_ns,
         .wake_ns = SHUNTER_NEVER,
-        .strict_traffic = shunter_has_strict_traffic(served, now_ns)};
+        .traffic = shunter_traffic(served, now_ns)};
     shunter_adaptive_threshold_settle(
         &served->seen.threshold, (int64_t)now_ns, served->seen.arrivals);
     if (best_effort_is_due(&plan)) {

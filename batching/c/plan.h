@@ -9,7 +9,8 @@
 struct plan {
     struct shunter_served *served;
     uint64_t now_ns, wake_ns;
-    bool strict_traffic, best_effort_waits;
+    struct shunter_traffic traffic;
+    bool best_effort_waits;
     uint32_t free[SHUNTER_WORKER_COUNT]; /* workers */
     uint32_t free_count;
 };
@@ -21,7 +22,7 @@ static inline struct shunter_worker_state *worker_of(const struct plan *plan, ui
 }
 
 static inline uint32_t cap_of(const struct plan *plan, uint32_t worker, uint8_t class) {
-    return shunter_cap(plan->served, worker_of(plan, worker), class, plan->strict_traffic);
+    return shunter_cap(plan->served, worker_of(plan, worker), class, plan->traffic);
 }
 
 static inline bool has_alone(const struct plan *plan, uint8_t class) {

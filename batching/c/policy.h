@@ -2,7 +2,10 @@
 #ifndef SHUNTER_POLICY_H
 #define SHUNTER_POLICY_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "telemetry.h" /* SHUNTER_CLASSES */
 
 /* The numbers of the control page, as the dispatcher of the JVM takes them. Where requests are
  * batches themselves, these are of their rows. */
@@ -19,6 +22,12 @@ struct shunter_policy {
     uint32_t ahead;  /* 0 or 1 */
     uint32_t mixes;  /* not 0: batches may hold both classes */
     uint32_t admission; /* not 0: what would be answered too late is refused at once */
+};
+
+/* What has come lately. */
+struct shunter_traffic {
+    bool strict;                  /* strict requests */
+    bool floods[SHUNTER_CLASSES]; /* more than can be served, beside other models of the process */
 };
 
 /* Of all functions together. */

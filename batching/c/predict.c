@@ -2,6 +2,8 @@
 #include "dispatch.h"
 
 #define STRICT_MEMORY_NS 1000000000ULL
+#define FULL_MEMORY_NS 1000000000ULL
+#define OTHERS_MEMORY_NS 10000000000ULL
 
 struct shunter_latency_line shunter_line(const struct shunter_served *served) {
     if (shunter_latency_fit_known(&served->seen.fit)) {
@@ -60,10 +62,26 @@ int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns)
     return soonest == SHUNTER_FORMING_NEVER ? 0 : soonest;
 }
 
-bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns) {
+static bool others_ask(const struct shunter_served *served, uint8_t class, uint64_t since_ns) {
+    bool ask = false;
+    for (uint32_t i = 0; !ask && i < served->worker_count; i++) {
+        struct shunter_member *member = served->workers[i].member;
+        ask = member && shunter_set_others_ask(member, class, since_ns);
+    }
+    return ask;
+}
+
+struct shunter_traffic shunter_traffic(const struct shunter_served *served, uint64_t now_ns) {
     const struct shunter_seen *seen = &served->seen;
-    return served->lists[0].count ||
-           (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
+    struct shunter_traffic traffic = {
+        .strict = served->lists[0].count ||
+                  (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS)};
+    const bool is_full = seen->full_ns && now_ns < seen->full_ns + FULL_MEMORY_NS;
+    const uint64_t since_ns = now_ns > OTHERS_MEMORY_NS ? now_ns - OTHERS_MEMORY_NS : 0;
+    for (uint8_t class = 0; is_full && class < SHUNTER_CLASSES; class ++) {
+        traffic.floods[class] = others_ask(served, class, since_ns);
+    }
+    return traffic;
 }
 
 bool shunter_has_strict_work(const struct shunter_served *served) {
@@ -77,17 +95,21 @@ bool shunter_has_strict_work(const struct shunter_served *served) {
     return has;
 }
 
+static uint32_t smaller(uint32_t one, uint32_t other) { return one < other ? one : other; }
+
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
-    bool strict_traffic) {
+    struct shunter_traffic traffic) {
     const uint32_t each = served->most_rows ? served->most_rows : 1;
     const uint64_t all = (uint64_t)served->queue.entries * each; // that can wait
-    const uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
-    if (class != 0 && strict_traffic) {
-        const int64_t add = served->policy.slo_ns ? (int64_t)(served->policy.slo_ns / 2)
-                                                  : shunter_latency_ns(shunter_line(served), 1);
-        const uint32_t most = shunter_size_adding(served, add);
-        return cap < most ? cap : most;
+    uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
+    const int64_t lone_ns = shunter_latency_ns(shunter_line(served), 1);
+    if (class != 0 && traffic.strict) {
+        const uint64_t slo_ns = served->policy.slo_ns;
+        cap = smaller(cap, shunter_size_adding(served, slo_ns ? (int64_t)(slo_ns / 2) : lone_ns));
+    }
+    if (worker->member && traffic.floods[class]) {
+        cap = smaller(cap, shunter_size_adding(served, lone_ns));
     }
     return cap;
 }

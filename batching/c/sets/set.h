@@ -44,6 +44,7 @@ struct shunter_member {
     uint64_t turn;           /* of the last batch of its model; 0: it had none */
     uint64_t best_effort_ns; /* when one of best effort was given last */
     struct shunter_want wants[SHUNTER_CLASSES];
+    uint64_t asked_ns[SHUNTER_CLASSES]; /* for room, last; 0: never */
     bool waits[SHUNTER_CLASSES]; /* for room */
     bool called;                 /* since its last decision: its next one will ask */
     /* of the set of turns */

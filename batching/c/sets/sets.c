@@ -157,6 +157,7 @@ int shunter_set_ask(
     pthread_mutex_lock(&set->lock);
     tell_time(set, now_ns);
     member->wants[class] = *want;
+    member->asked_ns[class] = set->now_ns;
     if (member->reserved != class) {
         drop_room(member); // it was for others, which may go before somebody when these do not
         if (shunter_set_has_room(member, class)) {
@@ -171,6 +172,20 @@ int shunter_set_ask(
                                                  : SHUNTER_SET_NO_CLASS;
     pthread_mutex_unlock(&set->lock);
     return behind;
+}
+
+bool shunter_set_others_ask(struct shunter_member *member, uint8_t class, uint64_t since_ns) {
+    struct shunter_set *set = member->set;
+    bool ask = false;
+    pthread_mutex_lock(&set->lock);
+    for (const struct shunter_member *each = set->is_of_turns ? NULL : set->members; each && !ask;
+         each = each->next) {
+        for (uint8_t its = 0; each->model != member->model && its <= class; its++) {
+            ask = ask || each->asked_ns[its] > since_ns;
+        }
+    }
+    pthread_mutex_unlock(&set->lock);
+    return ask;
 }
 
 /* One that passes runs before what stands still or has not begun; if it has, it is the first one. */

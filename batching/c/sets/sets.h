@@ -60,6 +60,8 @@ void shunter_set_leave(struct shunter_member *member, uint64_t now_ns);
  * do not stand still for it it would be behind. -1: there is none for it now. */
 int shunter_set_ask(
     struct shunter_member *member, const struct shunter_want *want, uint64_t now_ns);
+/* Whether other models of its process asked since then for room for a class, or for one that goes before. */
+bool shunter_set_others_ask(struct shunter_member *member, uint8_t class, uint64_t since_ns);
 /* Whether a batch may be given to a worker that has one: not where it takes turns, since others may be
  * before it then. */
 bool shunter_set_sends_ahead(const struct shunter_member *member, uint8_t class);

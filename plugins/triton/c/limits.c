@@ -72,6 +72,7 @@ static bool makes_way(struct shunter_function *function) {
 
 bool shunter_may_wait(struct shunter_function *function, struct shunter_call *call) {
     while (is_full(function)) {
+        function->served->seen.full_ns = shunter_now_ns();
         if (call->class != STRICT || !makes_way(function)) {
             shunter_wrong(
                 call, SHUNTER_END_FULL, FULL, (unsigned long long)function->capacity);

@@ -324,15 +324,18 @@ def test_who_leaves_gives_its_turn_to_others(program):
 # ---- with dispatchers
 
 
+DISPATCHER = (
+    *("dispatch", "plan", "assign", "predict", "admission", "waiting", "batches", "workers"),
+    *(f"forming/{each.stem}" for each in sorted((build.SOURCES[0] / "forming").glob("*.c"))),
+    "telemetry/telemetry",
+    *SETS,
+)
+
+
 @pytest.fixture(scope="module")
 def story(compile_c):
     """set_story.c under the sanitizers."""
-    folder, _ = build.SOURCES
-    own = ("dispatch", "plan", "assign", "predict", "admission", "waiting", "batches", "workers")
-    forming = [f"forming/{path.stem}" for path in sorted((folder / "forming").glob("*.c"))]
-    return compile_c(
-        HERE / "set_story.c", [*own, *forming, "telemetry/telemetry", *SETS]
-    )
+    return compile_c(HERE / "set_story.c", DISPATCHER)
 
 
 @pytest.mark.parametrize("turns", [(), ("ordered",), ("exclusive",)], ids=str)
@@ -344,3 +347,38 @@ def test_in_any_order_of_events_nobody_is_forgotten_and_no_room_is_lost(story, t
         assert found.returncode == 0, found.stdout + found.stderr[-2000:]
         done = [a + int(b) for a, b in zip(done, found.stdout.split(), strict=True)]
     assert min(done) > 50  # batches, calls, requests that were too late, that lost their workers
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "full_ms", "other_ms", "rows"),
+    [
+        (STRICT, STRICT, 999, 9_999, 5),  # 4 ms + 5 x 1 ms: a lone one's 5 ms more than nothing
+        (STRICT, STRICT, 0, 1, 8),  # not more than can be served
+        (STRICT, STRICT, 1000, 1, 8),
+        (STRICT, STRICT, 1, 0, 8),  # nobody else
+        (STRICT, STRICT, 1, 10_000, 8),
+        (STRICT, BEST_EFFORT, 1, 1, 8),  # strict requests do not pay for those
+        (BEST_EFFORT, STRICT, 1, 1, 5),
+        (BEST_EFFORT, BEST_EFFORT, 1, 1, 5),
+    ],
+)
+def test_who_floods_its_process_has_short_batches_beside_others(
+    flood, own, others, full_ms, other_ms, rows
+):
+    assert flood(own, others, full_ms, other_ms) == rows
+
+
+def test_who_takes_turns_shares_no_process(flood):
+    assert flood(STRICT, STRICT, 1, 1, "turns") == 8
+
+
+@pytest.fixture(scope="module")
+def flood(compile_c):
+    """set_flood.c under the sanitizers: rows of a batch."""
+    program = compile_c(HERE / "set_flood.c", DISPATCHER)
+
+    def run(*arguments):
+        command = [str(program), *map(str, arguments)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    return run

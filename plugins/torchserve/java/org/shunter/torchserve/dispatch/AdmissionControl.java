@@ -9,6 +9,8 @@ import org.shunter.torchserve.queue.RequestQueue;
 
 /** Which requests of a model may wait. Guarded by its dispatcher's lock. */
 final class AdmissionControl {
+    private static final long FULL_MEMORY_NS = 1_000_000_000L;
+
     private final Object lock;
     private final String name;
     private final int capacity;
@@ -18,6 +20,7 @@ final class AdmissionControl {
     private final RequestFailures failures;
     private String refusal;
     private boolean hadWorkers;
+    private long fullNs = Long.MIN_VALUE / 2;
 
     AdmissionControl(
             final Object lock,
@@ -38,6 +41,11 @@ final class AdmissionControl {
 
     int capacity() {
         return capacity;
+    }
+
+    /** Whether a request lately found as many waiting as may: more come than can be served. */
+    boolean wasFull(final long now) {
+        return now - fullNs < FULL_MEMORY_NS;
     }
 
     /** Refuse what comes from now on, with this text; null accepts again. */
@@ -66,9 +74,11 @@ final class AdmissionControl {
                 return Refusal.tooLate(name, answerNs, lateNs);
             }
         }
-        return queue.size() < capacity || makeRoom(entry, effects)
-                ? null
-                : Refusal.unavailable(full());
+        if (queue.size() < capacity) {
+            return null;
+        }
+        fullNs = entry.arrivalNs;
+        return makeRoom(entry, effects) ? null : Refusal.unavailable(full());
     }
 
     /** Why requests of a class are not taken at all, or null. */

@@ -58,13 +58,16 @@ final class BatchPlanner {
     }
 
     /** Decide; the results are in the batch builder and in {@link #wakeNs} until the next call. */
-    void next(final long nowNs, final boolean hasStrictTraffic) {
+    void next(final long nowNs, final boolean hasStrictTraffic, final boolean wasFull) {
         assert Thread.holdsLock(lock);
         builder.begin(nowNs);
         wakeNs = Entry.NEVER;
         now = nowNs;
         threshold = deliberateWait.threshold();
         current.setStrictTraffic(hasStrictTraffic);
+        for (final RequestClass each : RequestClass.all()) {
+            current.setFloods(each, wasFull && sharing.pool.othersAsk(each, now));
+        }
         try {
             release();
         } finally {

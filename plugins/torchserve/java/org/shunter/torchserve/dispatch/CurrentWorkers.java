@@ -20,6 +20,8 @@ final class CurrentWorkers {
     private final long sloNs;
     private final Object lock;
     private boolean strictTraffic;
+    /** Classes of which more come than can be served, beside other models of the pool. */
+    private final boolean[] floods = new boolean[RequestClass.COUNT];
 
     CurrentWorkers(final Object lock, final Commands commands, final Forecast forecast, final long sloNs) {
         this.lock = lock;
@@ -62,6 +64,11 @@ final class CurrentWorkers {
         strictTraffic = now;
     }
 
+    void setFloods(final RequestClass requestClass, final boolean now) {
+        assert Thread.holdsLock(lock);
+        floods[requestClass.ordinal()] = now;
+    }
+
     /** Whether a worker, ready or not, takes this class. */
     boolean hasWorkerFor(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
@@ -91,7 +98,8 @@ final class CurrentWorkers {
     /**
      * Largest batch of a class for a worker: its cap, scaled by the group's weight. The requests of
      * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it;
-     * without an SLO, at most what a request takes that runs alone.
+     * without an SLO, at most what a request takes that runs alone. So it is in the pool for other
+     * models if more requests come than can be served.
      */
     int cap(final BatchWorker worker, final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
@@ -102,6 +110,9 @@ final class CurrentWorkers {
                 && serves(worker, RequestClass.STRICT)) {
             final long mostNs = sloNs > 0 ? sloNs / 2 : forecast.batchNs(worker, 1);
             cap = Math.min(cap, forecast.sizeAdding(worker, mostNs));
+        }
+        if (worker.room != null && floods[requestClass.ordinal()]) {
+            cap = Math.min(cap, forecast.sizeAdding(worker, forecast.batchNs(worker, 1)));
         }
         return (int) Math.max(1, cap);
     }

@@ -263,7 +263,7 @@ final class DispatchState {
             return;
         }
         expiry.expire(now, effects);
-        guard.run("planning", () -> planner.next(now, hasStrictTraffic(now)));
+        guard.run("planning", () -> planner.next(now, hasStrictTraffic(now), admission.wasFull(now)));
         for (final BatchBuilder.Assignment assignment : builder.assignments()) {
             send(assignment, now, effects);
         }

@@ -16,6 +16,8 @@ import org.shunter.torchserve.queue.RequestQueue;
  * of their own has nothing here, and takes no lock for it. Guarded by its dispatcher's lock.
  */
 final class PoolSharing {
+    private static final long OTHERS_MEMORY_NS = 10_000_000_000L;
+
     private final Object lock;
     private final RequestQueue queue;
     private final CurrentWorkers current;
@@ -89,6 +91,16 @@ final class PoolSharing {
             batches += worker.room == room ? worker.inFlight.size() : 0;
         }
         return batches;
+    }
+
+    /** Whether other models of the pool were asked lately, for a class or for one that goes before it. */
+    boolean othersAsk(final RequestClass requestClass, final long now) {
+        for (final Part part : parts) {
+            if (now - part.taker.othersAskedNs(requestClass) < OTHERS_MEMORY_NS) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */

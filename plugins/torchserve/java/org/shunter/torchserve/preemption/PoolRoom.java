@@ -1,6 +1,7 @@
 package org.shunter.torchserve.preemption;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.shunter.torchserve.forming.RequestClass;
 
@@ -32,11 +33,19 @@ public final class PoolRoom {
 
     private long takers;
     private long given;
+    /** By class: who asked for room last, when, and when the last of all others did. */
+    private final long[] lastAsking = new long[RequestClass.COUNT];
+
+    private final long[] askedNs = new long[RequestClass.COUNT];
+    private final long[] othersAskedNs = new long[RequestClass.COUNT];
     /** When a batch was last answered there. */
     private volatile long endedNs = LONG_AGO_NS;
 
     public PoolRoom(final int number) {
         this.number = number;
+        Arrays.fill(lastAsking, -1);
+        Arrays.fill(askedNs, LONG_AGO_NS);
+        Arrays.fill(othersAskedNs, LONG_AGO_NS);
     }
 
     /**
@@ -56,6 +65,24 @@ public final class PoolRoom {
     /** A number that is larger than all before. */
     long nextGiven() {
         return ++given;
+    }
+
+    void asked(final RoomTaker taker, final int c, final long nowNs) {
+        if (lastAsking[c] != taker.number) {
+            lastAsking[c] = taker.number;
+            othersAskedNs[c] = askedNs[c];
+        }
+        askedNs[c] = nowNs;
+    }
+
+    /** When another model last asked for room for a class, or for one that goes before it. */
+    long othersAskedNs(final RoomTaker taker, final int c) {
+        long lastNs = LONG_AGO_NS;
+        for (int each = 0; each <= c; each++) {
+            final boolean own = lastAsking[each] == taker.number;
+            lastNs = Math.max(lastNs, own ? othersAskedNs[each] : askedNs[each]);
+        }
+        return lastNs;
     }
 
     void enlist(final RoomTaker taker) {

@@ -109,6 +109,7 @@ public final class RoomTaker {
         }
         final boolean strictFirst = c == BEST_EFFORT && refused[STRICT];
         synchronized (room) {
+            room.asked(this, c, nowNs);
             arrivalNs[c] = oldestNs;
             ageingNs = ageing;
             if (!strictFirst && room.isNext(this, c, nowNs)) {
@@ -164,6 +165,13 @@ public final class RoomTaker {
                 room.leave(this);
             }
             room.callNext(nowNs, later);
+        }
+    }
+
+    /** When another model last asked for room for a class, or for one that goes before it. */
+    public long othersAskedNs(final RequestClass requestClass) {
+        synchronized (room) {
+            return room.othersAskedNs(this, requestClass.ordinal());
         }
     }
 

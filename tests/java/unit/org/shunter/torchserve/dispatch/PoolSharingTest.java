@@ -11,6 +11,9 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
 import org.shunter.torchserve.page.ControlPage;
@@ -84,6 +87,57 @@ class PoolSharingTest {
         a.worker.answer();
         b.worker.answer();
         assertEquals(List.of("b2"), b.worker.running());
+    }
+
+    /** Most of it is turned away; the others do not wait for large batches of the rest. */
+    @ParameterizedTest
+    @CsvSource({
+        "101, 5, 9999, STRICT, STRICT",
+        "100, 8, 1, STRICT, STRICT",
+        "101, 8, 10000, STRICT, STRICT",
+        "101, 8, 1, STRICT, BEST_EFFORT",
+        "101, 5, 1, BEST_EFFORT, STRICT",
+        "101, 5, 1, BEST_EFFORT, BEST_EFFORT"
+    })
+    void whoFloodsThePoolHasShortBatchesBesideOthers(
+            final int requests,
+            final int size,
+            final long ms,
+            final RequestClass own,
+            final RequestClass others) {
+        a.command(
+                () -> {
+                    a.slot.set(ControlLayout.S_AGEING_US, 0);
+                    a.slot.set(ControlLayout.S_LATENCY_FIXED_NS, 4 * MS);
+                    a.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, MS);
+                });
+        a.worker.die();
+        b.offer(new TestModel.Request("b", "b"), others, 0, Rerun.NEVER);
+        b.worker.answer();
+        pass(ms * MS);
+        for (int i = 0; i < requests; i++) {
+            a.offer(new TestModel.Request("a", "a" + i), own, 0, Rerun.NEVER);
+        }
+        a.worker.comeBack();
+        assertEquals(size, a.worker.running().size());
+    }
+
+    @Test
+    void whatALineTurnedAwayLongAgoShortensNothing() {
+        a.command(
+                () -> {
+                    a.slot.set(ControlLayout.S_LATENCY_FIXED_NS, 4 * MS);
+                    a.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, MS);
+                });
+        b.strict("b");
+        b.worker.answer();
+        a.worker.die();
+        for (int i = 0; i < 101; i++) {
+            a.strict("a" + i);
+        }
+        pass(1000 * MS);
+        a.worker.comeBack();
+        assertEquals(8, a.worker.running().size());
     }
 
     @Test
