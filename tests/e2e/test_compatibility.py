@@ -222,10 +222,13 @@ STOCK = {
     "tickets": ("echo", {"useJobTicket": True}),
     "sequences": ("sequence", {"sequenceBatching": True, "sequenceMaxIdleMSec": 60_000}),
     "coroutines": ("coroutine", {"asyncCommunication": True}),
+    "parallel": ("echo", {"parallelType": "pp", "torchrun": {"nproc-per-node": 1}}),
 }
 
 
-@pytest.mark.support("Job tickets", "Sequence batching", "Async communication")
+@pytest.mark.support(
+    "Job tickets", "Sequence batching", "Async communication", "Parallel workers"
+)
 @pytest.mark.parametrize("name", STOCK)
 def test_a_model_that_needs_stock_queues_is_left_to_them(site, serve, name):
     handler, config = STOCK[name]
@@ -242,6 +245,55 @@ def test_a_model_that_needs_stock_queues_is_left_to_them(site, serve, name):
         assert model.ask("b", x=3, headers={"ts_request_sequence_id": "s"})["sum"] == 5
     assert beside.ask("b")["id"] == "b"
     assert len(model.pids()) == 1
+
+
+@pytest.mark.support("C++ backend")
+def test_a_model_of_the_c_backend_is_left_to_stock(harness, site, archives):
+    """Which there is not here: its worker never comes."""
+    archive = archives.add("cpp", "echo")
+    with zipfile.ZipFile(archives.folder / archive) as file:
+        content = {name: file.read(name) for name in file.namelist()}
+    manifest = json.loads(content["MAR-INF/MANIFEST.json"]) | {"runtime": "LSP"}
+    content["MAR-INF/MANIFEST.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(archives.folder / archive, "w") as file:
+        for name, data in content.items():
+            file.writestr(name, data)
+    assert site.register("cpp", archive, synchronous="false").status == 202
+    try:
+        harness.wait_until("it is seen", lambda: site.status()["stock_models"] == ["cpp/1.0"])
+    finally:
+        assert site.management("DELETE", "/models/cpp").status == 200
+
+
+@pytest.mark.support("`cpu_launcher_enable=true`", "`debug=true`")
+@pytest.mark.parametrize("setting", ["cpu_launcher_enable", "debug"])
+def test_a_server_that_starts_workers_in_its_own_way_keeps_them(
+    harness, archives, plugins, make_server, tmp_path, setting
+):
+    """For debugging somebody else starts them."""
+    server = make_server(plugins, config={setting: "true"})
+    with harness.running(server, archives, tmp_path, patience_s=30) as site:
+        archive = archives.add(f"its-{setting}")
+        assert site.register("m", archive, synchronous="false").status == 202
+        harness.wait_until("it is seen", lambda: site.status()["stock_models"] == ["m/1.0"])
+        assert site.status()["models"] == []
+        if setting != "debug":
+
+            def answer():
+                return site.inference("POST", "/predictions/m", b'{"id": "a"}', JSON)
+
+            harness.wait_until("an answer", lambda: answer().status == 200)
+
+
+@pytest.mark.support("Micro-batching")
+def test_parts_of_a_batch_run_beside_each_other_and_answers_keep_their_order(serve):
+    model = serve(handler="micro", config={"batchSize": 8, "maxWorkers": 1, "minWorkers": 1})
+    futures = [model.send(f"r{number}", x=number) for number in range(40)]
+    answers = [future.result() for future in futures]
+    assert {answer.status for answer in answers} == {200}, answers
+    found = [(answer["id"], answer["doubled"]) for answer in answers]
+    assert found == [(f"r{number}", 2 * number) for number in range(40)]
+    assert {answer["part"] for answer in answers} <= {1, 2}
 
 
 SPEC = b"""
