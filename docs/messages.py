@@ -60,9 +60,8 @@ def java_messages(paths: Iterable[Path]) -> list[str]:
 
 def _worth(found: Iterable[str]) -> list[str]:
     tidy = {re.sub(r"\s+", " ", each).strip() for each in found}
-    return sorted(
-        (each for each in tidy if len(re.sub(r"[^a-z]", "", each)) >= LEAST), key=str.casefold
-    )
+    worth = (each for each in tidy if len(re.sub(r"[^a-z]", "", each)) >= LEAST)
+    return sorted(worth, key=lambda each: (each.casefold(), each))
 
 
 def _name(node: ast.expr) -> str:

@@ -60,7 +60,7 @@ def generated():
 
 def test_the_generated_pages_are_fresh(generated):
     pages = {path.relative_to(DOCS).as_posix() for path in generated}
-    assert pages >= {"reference/settings.md", "reference/cli.md", "reference/messages.md", "wire.md"}
+    assert pages > {"reference/settings.md", "reference/cli.md", "wire.md"}
     stale = [path for path, text in generated.items() if path.read_text("utf-8") != text]
     assert stale == [], "run `python docs/generate.py`"
 
