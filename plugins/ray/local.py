@@ -27,7 +27,6 @@ class LocalProvider:
     def __init__(self, folder: Path) -> None:
         """``folder``: the cluster's."""
         self._folder = folder
-        self._draining: set[str] = set()
 
     def machines(self) -> Sequence[Listed]:
         """See the protocol. A machine whose time is over is ended as a cloud ends it.
@@ -37,8 +36,9 @@ class LocalProvider:
         for name, end in self.notices().items():
             if time.time() >= end:
                 started.end_node(self._folder, name, at_once=True)
+        draining = self._drained()
         return [
-            Listed(each.name, Kind(each.kind), each.name in self._draining)
+            Listed(each.name, Kind(each.kind), each.name in draining)
             for each in self._noted()[1:]
             if each.runs
         ]
@@ -63,12 +63,16 @@ class LocalProvider:
 
     def drain(self, name: str) -> None:
         """See the protocol."""
-        self._draining.add(name)
+        _tell(self._folder, started.DRAINING, self._drained() | {name: time.time()})
 
     def release(self, names: Iterable[str]) -> None:
         """See the protocol."""
         for name in names:
             started.end_node(self._folder, name)
+
+    def _drained(self) -> dict[str, float]:
+        """Since when; also after a restart of whoever asked for it."""
+        return _told(self._folder, started.DRAINING)
 
     def _noted(self) -> list[started.Started]:
         try:
@@ -79,11 +83,21 @@ class LocalProvider:
 
 def notices(folder: Path) -> dict[str, float]:
     """When machines of this host will be taken away."""
+    return _told(folder, started.NOTICES)
+
+
+def _told(folder: Path, file: str) -> dict[str, float]:
     try:
-        found = json.loads((folder / started.NOTICES).read_text(encoding="utf-8"))
+        found = json.loads((folder / file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {str(name): float(end) for name, end in found.items()}
+    return {str(name): float(seconds) for name, seconds in found.items()}
+
+
+def _tell(folder: Path, file: str, told: Mapping[str, float]) -> None:
+    draft = folder / f"{file}.new"
+    draft.write_text(json.dumps(told), encoding="utf-8")
+    draft.replace(folder / file)
 
 
 def announce(folder: Path, name: str, notice_s: float) -> None:
@@ -92,7 +106,4 @@ def announce(folder: Path, name: str, notice_s: float) -> None:
     if name not in names[1:]:
         known = ", ".join(names[1:]) or "none"
         raise UserError(f"no machine {name!r} can be evicted; allowed: {known}: the head stays")
-    told = notices(folder) | {name: time.time() + notice_s}
-    draft = folder / f"{started.NOTICES}.new"
-    draft.write_text(json.dumps(told), encoding="utf-8")
-    draft.replace(folder / started.NOTICES)
+    _tell(folder, started.NOTICES, notices(folder) | {name: time.time() + notice_s})

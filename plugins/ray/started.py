@@ -23,6 +23,8 @@ from shunter.plugins.ray.node import TOKEN, NodeSpec
 FILE = "cluster.json"
 NOTICES = "notices.json"
 """When machines of this host will be taken away, see ``local``."""
+DRAINING = "draining.json"
+"""Since when they get nothing more."""
 LOOK_S = 0.2
 STOP_S = 45.0
 LONGEST_PATH = 40
@@ -156,7 +158,7 @@ def make_folder(folder: Path, key: Path | None = None) -> None:
         raise UserError(f"--cluster-key {key} cannot be read: {error}") from error
     for each in ("ray", "gcs"):
         shutil.rmtree(folder / each, ignore_errors=True)
-    for each in (FILE, TOKEN, NOTICES):
+    for each in (FILE, TOKEN, NOTICES, DRAINING):
         (folder / each).unlink(missing_ok=True)
     descriptor = os.open(folder / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
