@@ -15,6 +15,7 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostProcess
 
 _DRAIN_S = 60
+_TOLD_EVERY_S = 5.0
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -56,6 +57,21 @@ def archives(store: Path, models: Sequence[str]) -> list[str]:
     return list(models)
 
 
+class Lines:
+    """How far a start is, where nobody looks at a terminal: a line when there is something new."""
+
+    def __init__(self, console: Console) -> None:
+        """Nothing is told yet."""
+        self._console, self._told, self._next = console, "", 0.0
+
+    def tell(self, text: str) -> None:
+        """Not more often than once in ``_TOLD_EVERY_S``."""
+        now = time.monotonic()
+        if text != self._told and now >= self._next:
+            self._told, self._next = text, now + _TOLD_EVERY_S
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def run(server: HostProcess, console: Console) -> None:
     """Start, print where it is, pass its log on, and drain when SIGINT or SIGTERM comes.
 
@@ -67,7 +83,12 @@ def run(server: HostProcess, console: Console) -> None:
     try:
         what = f"starting {server.name} and its workers"
         with console.status(what) as status:
-            server.told = lambda text: status.update(f"{what}: {text}")
+            lines = Lines(console)
+            server.told = (
+                (lambda text: status.update(f"{what}: {text}"))
+                if console.is_terminal
+                else lines.tell
+            )
             server.start()
         _print_addresses(server, console)
         supervisor.ready(f"{server.name} at {server.inference}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
@@ -15,6 +16,8 @@ from pathlib import Path
 _SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket path that the kernel takes, without the final zero."""
 
+LOCK = "serve.lock"
+"""In a server's folder: the pid of who has it; who that is holds the lock."""
 QUIET_LOG = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <!-- Errors only: the default logs cost more than a small model (several lines per request).
@@ -40,6 +43,10 @@ QUIET_LOG = """\
   </Loggers>
 </Configuration>
 """
+
+
+class FolderTaken(Exception):
+    """Another server has it."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,20 @@ def short_folder() -> Path:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="shunter-", dir="/tmp"))
     return folder
+
+
+def lock(folder: Path) -> int:
+    """Descriptor of the lock of a folder that is one server's. Raises FolderTaken."""
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 20).decode("ascii", "replace")
+        os.close(descriptor)
+        raise FolderTaken(f"{folder} is that of another server, process {holder}") from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
 
 
 def shared_memory_folder() -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from shunter.batching.page import runtime
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient
 from shunter.plugins.torchserve import build
@@ -17,8 +19,14 @@ from shunter.plugins.torchserve.server import Server
 
 def usual_ports(inference: int, grpc: int) -> Ports:
     """TorchServe's usual neighbours: management and metrics follow ``inference``."""
-    ports = Ports(inference, inference + 1, inference + 2, grpc, grpc + 1, 9000)
-    for port in (inference, inference + 1, inference + 2, grpc, grpc + 1):
+    wanted = (*range(inference, inference + 3), grpc, grpc + 1)
+    ports = Ports(*wanted, 9000)
+    if both := set(wanted[:3]) & set(wanted[3:]):
+        raise UserError(
+            f"port {min(both)} is wanted twice: HTTP takes {inference} to {inference + 2}, "
+            f"gRPC {grpc} and {grpc + 1}; choose others with --port and --grpc"
+        )
+    for port in wanted:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -36,6 +44,23 @@ def plugins_folder(output: Path | None = None, *, force: bool = False) -> Path:
         return (build.build if force else build.ensure)(output)
     except build.JarError as error:
         raise UserError(str(error)) from error
+
+
+def check_addresses(settings: Mapping[str, str], ports: Ports) -> None:
+    """Raises UserError for lines of config.properties that name other ports than serve does."""
+    places = {
+        "inference_address": (ports.inference, "--port"),
+        "management_address": (ports.management, "--port"),
+        "metrics_address": (ports.metrics, "--port"),
+        "grpc_inference_port": (ports.grpc_inference, "--grpc"),
+        "grpc_management_port": (ports.grpc_management, "--grpc"),
+    }
+    for key, (port, option) in places.items():
+        named = settings.get(key, "").rstrip("/").rpartition(":")[2]
+        if named and named != str(port):
+            raise UserError(
+                f"--config {key}={settings[key]}: serve has port {port} there; say it by {option}"
+            )
 
 
 class TorchServeProcess(Server):
@@ -56,6 +81,9 @@ class TorchServeProcess(Server):
         quiet: bool,
     ) -> None:
         """``settings`` are of config.properties, ``ports`` of HTTP and gRPC (None: free ones)."""
+        its_ports = usual_ports(*ports) if ports else None
+        if its_ports:
+            check_addresses(settings, its_ports)
         super().__init__(
             model_store=store,
             models=models,
@@ -65,7 +93,9 @@ class TorchServeProcess(Server):
             quiet=quiet,
             tokens=tokens,
             env=variables,
-            ports=usual_ports(*ports) if ports else None,
+            ports=its_ports,
+            runtime=runtime.parent(os.environ),
+            each=False,
         )
 
     @property

@@ -14,6 +14,7 @@ import psutil
 GRACE_S = 5
 """How long processes may take that end by themselves once the first one has."""
 LOOK_S = 0.01
+_WORKER_PROGRAMS = ("model_service_worker.py", "shunter.handlers.torchserve.worker")
 
 
 class ProcessTree:
@@ -82,4 +83,12 @@ def _runs(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
+        return False
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Whether it is a model worker, ours or TorchServe's own."""
+    try:
+        return any(part.endswith(_WORKER_PROGRAMS) for part in process.cmdline())
+    except psutil.Error:
         return False

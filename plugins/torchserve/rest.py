@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Iterable
 from typing import Any
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -33,47 +34,55 @@ def registered(management: str, token: str | None = None) -> set[str]:
     return {model["modelName"] for model in listed}
 
 
-def workers_ready(management: str, token: str | None = None) -> bool:
-    """Whether every version of every model has the workers it wants, all loaded."""
+def workers_ready(management: str, token: str | None, names: Iterable[str]) -> bool:
+    """Whether every version of these models has the workers it wants, all loaded."""
     return all(
         _ready(version)
-        for name in registered(management, token)
+        for name in names
         for version in get_json(f"{management}/models/{name}/all", token)
     )
 
 
-def problems(management: str, token: str | None = None) -> list[str]:
-    """Why workers of models did not load or were lost; none where that is not known."""
+def problems(management: str, token: str | None = None) -> dict[str, str]:
+    """By models: why their workers did not load or were lost; none where that is not known."""
     try:
         models = get_json(f"{management}/shunter/status", token)["models"]
     except (OSError, ValueError, KeyError):
-        return []
-    bad = [each for each in models if each["problem"]]
-    return [f"{each['name']} {each['version']}: {each['problem']}" for each in bad]
+        return {}
+    return {
+        each["name"]: f"{each['name']} {each['version']}: {each['problem']}"
+        for each in models
+        if each["problem"]
+    }
 
 
 class Readiness:
     """Of a server that starts: which of its models have their workers."""
 
-    def __init__(self, management: str, token: str | None = None) -> None:
-        """None has."""
-        self._management, self._token = management, token
+    def __init__(self, management: str, token: str | None = None, *, each: bool = True) -> None:
+        """None has. ``each``: those that failed to load are waited for as well."""
+        self._management, self._token, self._each = management, token, each
         self._ready: set[str] = set()
+        self.failed: dict[str, str] = {}
+        """By models: what is wrong with them."""
         self.text = ""
         """How many of them, for users."""
 
     def look(self) -> bool:
         """Whether all have: those that had them before are asked again when all seem to."""
         names = registered(self._management, self._token)
+        self.failed = problems(self._management, self._token)
+        wanted = names if self._each else names - self.failed.keys()
         missed = 0
-        for name in sorted(names - self._ready):
+        for name in sorted(wanted - self._ready):
             versions = get_json(f"{self._management}/models/{name}/all", self._token)
             if all(map(_ready, versions)):
                 self._ready.add(name)
             elif (missed := missed + 1) == _MISSED:  # the others are not ready either
                 break
-        self.text = f"{len(names & self._ready)} of {len(names)} models are loaded"
-        return names <= self._ready and workers_ready(self._management, self._token)
+        loaded = f"{len(names & self._ready)} of {len(names)} models are loaded"
+        self.text = "; ".join([loaded, *self.failed.values()])
+        return wanted <= self._ready and workers_ready(self._management, self._token, wanted)
 
 
 def _ready(version: dict[str, Any]) -> bool:

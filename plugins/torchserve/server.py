@@ -12,6 +12,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import logging
+import os
 import shutil
 import subprocess
 import tempfile
@@ -25,11 +27,11 @@ import psutil
 from shunter.plugins.host import HostError
 from shunter.plugins.torchserve import isolation, rest
 from shunter.plugins.torchserve.isolation import Ports, free_ports
-from shunter.plugins.torchserve.process_tree import ProcessTree
+from shunter.plugins.torchserve.process_tree import ProcessTree, is_worker
 
 __all__ = ["Ports", "Server", "ServerFailed", "free_ports"]
 
-_WORKER_PROGRAMS = ("model_service_worker.py", "shunter.handlers.torchserve.worker")
+LOGGER = logging.getLogger("shunter.torchserve")
 _CLASHES = ("Address already in use", "BindException", "Failed to bind")
 
 
@@ -67,7 +69,12 @@ class Server:
         env: Mapping[str, str] | None = None,
         ports: Ports | None = None,
         args: Sequence[str] = (),
+        runtime: Path | None = None,
+        each: bool = True,
     ) -> None:
+        """``runtime``: where its runtime folder is made, None: out of sight of other programs;
+        ``each``: it has not started where a model did not load."""
+        self._given_runtime, self._each = runtime, each
         self._model_store = Path(model_store).resolve()
         self._models = list(models)
         self._given_folder = folder
@@ -81,7 +88,8 @@ class Server:
         self._given_ports = ports
         self._args = list(args)
         self._tree: ProcessTree | None = None
-        self._scratch: list[Path] = []
+        self._held = contextlib.ExitStack()
+        """Folders that go with it, and the lock of the one that stays."""
         self._status = 0
         self.told: Callable[[str], None] = lambda text: None
         """How far a start is."""
@@ -125,20 +133,24 @@ class Server:
 
     def worker_pids(self) -> list[int]:
         """Process ids of the model workers alive now."""
-        return [process.pid for process in self._below() if _is_worker(process)]
+        return [process.pid for process in self._below() if is_worker(process)]
 
     def start(self, timeout_s: float = 120) -> None:
-        """Start, then wait until /ping is healthy and every loaded model's workers are ready."""
+        """Start, then wait until /ping is healthy and every loaded model's workers are ready.
+
+        Where models may fail ``timeout_s`` is for /ping only: how long they load is their matter.
+        """
         if self._tree is not None:
             raise ServerFailed("this server is already running")
         deadline = time.monotonic() + timeout_s
         try:
             self._launch()
-            if not self._wait_ready(deadline) and self._given_ports is None and self._clashed():
+            ready = self._wait_ready(deadline)
+            if not ready and self._given_ports is None and self._clashed():
                 self.stop(timeout_s=5)
                 self._launch()
-                self._wait_ready(deadline)
-            self._check_started(timeout_s)
+                ready = self._wait_ready(deadline)
+            self._check_started(timeout_s, ready)
             self.pid = self._jvm()[0].pid
         except BaseException:
             self.stop(timeout_s=5)
@@ -149,9 +161,7 @@ class Server:
         if self._tree is not None:
             self._status = 0 if self._tree.end(self._jvm(), timeout_s) else 1
             self._tree = None
-        for folder in self._scratch:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._scratch.clear()
+        self._held.close()
         atexit.unregister(self.stop)
         return self._status
 
@@ -165,8 +175,9 @@ class Server:
     def _launch(self) -> None:
         self.ports = self._given_ports or free_ports()
         self._make_folders()
-        runtime = isolation.shared_memory_folder()
-        self._scratch.append(runtime)
+        runtime = self._given_runtime or isolation.shared_memory_folder()
+        if not self._given_runtime:
+            self._goes(runtime)
         environment = isolation.environment(
             temporary=self._temporary, runtime=runtime, logs=self.folder / "logs", extra=self._env
         )
@@ -186,14 +197,23 @@ class Server:
 
     def _make_folders(self) -> None:
         self._temporary = isolation.short_folder()
-        self._scratch.append(self._temporary)
+        self._goes(self._temporary)
         if self._given_folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="shunter-server-"))
-            self._scratch.append(self.folder)
+            self._goes(self.folder)
         else:
             self.folder = Path(self._given_folder).resolve()
             self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._held.callback(os.close, isolation.lock(self.folder))
+            except isolation.FolderTaken as error:
+                raise ServerFailed(f"{error}: name another --folder") from None
         self.log = self.folder / "server.log"
+        if self.log.exists():  # it says how the last one ended
+            self.log.replace(self.folder / "server.log.1")
+
+    def _goes(self, folder: Path) -> None:
+        self._held.callback(shutil.rmtree, folder, ignore_errors=True)
 
     def _command(self) -> list[str]:
         torchserve = isolation.torchserve_command()
@@ -220,25 +240,17 @@ class Server:
 
     def _wait_ready(self, deadline: float) -> bool:
         readiness: rest.Readiness | None = None
-        while time.monotonic() < deadline and self.running:
+        while self.running and (time.monotonic() < deadline or (readiness and not self._each)):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if readiness is None and rest.healthy(self.inference, self._key("inference")):
-                    readiness = rest.Readiness(self.management, self._key("management"))
+                    key = self._key("management")
+                    readiness = rest.Readiness(self.management, key, each=self._each)
                 if readiness is not None:
                     if readiness.look():
                         return True
-                    found = rest.problems(self.management, self._key("management"))
-                    self.told("; ".join([readiness.text, *found]))
+                    self.told(readiness.text)
             time.sleep(0.1)
         return False
-
-    def _ready(self) -> bool:
-        try:
-            return rest.healthy(self.inference, self._key("inference")) and rest.workers_ready(
-                self.management, self._key("management")
-            )
-        except (OSError, ValueError, KeyError):
-            return False
 
     def _key(self, api: str) -> str | None:
         return self.keys[api]["key"] if self._tokens else None
@@ -247,19 +259,26 @@ class Server:
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return any(sign in text for sign in _CLASHES)
 
-    def _check_started(self, timeout_s: float) -> None:
+    def _check_started(self, timeout_s: float, ready: bool) -> None:
         if not self.running:
             raise self._failure("TorchServe ended at start")
-        if not self._ready():
-            key = self._key("management")
-            why = "; ".join(rest.problems(self.management, key))
+        key = self._key("management")
+        failed = rest.problems(self.management, key)
+        if not ready:
             late = f"TorchServe was not ready after {timeout_s:g} s"
-            raise self._failure(f"{late}: {why}" if why else late)
+            raise self._failure(": ".join(filter(None, [late, "; ".join(failed.values())])))
         # TorchServe goes on without a model that it cannot read.
         named = {model.split("=", 1)[0] for model in self._models if "=" in model}
-        missing = sorted(named - rest.registered(self.management, self._key("management")))
-        if missing:
+        registered = rest.registered(self.management, key)
+        missing = sorted(named - registered)
+        if missing and (self._each or not registered):
             raise self._failure(f"TorchServe did not load {', '.join(missing)}")
+        if failed and not self._each and registered <= failed.keys():
+            raise self._failure(f"no model can be served: {'; '.join(failed.values())}")
+        for name in missing:
+            LOGGER.warning("%s is not served: its archive cannot be read, see %s", name, self.log)
+        for why in failed.values():
+            LOGGER.warning("%s\nThe others are served; it is tried again.", why)
 
     def _failure(self, what: str) -> ServerFailed:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -278,10 +297,3 @@ class Server:
                 if process.ppid() == launcher.pid:
                     found.append(process)
         return found
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return any(part.endswith(_WORKER_PROGRAMS) for part in process.cmdline())
-    except psutil.Error:
-        return False

@@ -178,9 +178,11 @@ class TestStockServer:
 
 
 def test_how_many_models_have_their_workers_is_told_without_asking_all_each_time(monkeypatch):
-    ready, asked = set(), []
+    ready, asked, wrong = set(), [], {}
 
     def get_json(url, token=None):
+        if url.endswith("/shunter/status"):
+            return {"models": [{"name": n, "version": "1", "problem": w} for n, w in wrong.items()]}
         if url.endswith("limit=1000"):
             return {"models": [{"modelName": f"m{i}"} for i in range(9)]}
         name = url.split("/")[-2]
@@ -203,3 +205,9 @@ def test_how_many_models_have_their_workers_is_told_without_asking_all_each_time
     ready.add("m0")
     assert readiness.look()
     assert readiness.text == "9 of 9 models are loaded"
+    ready.remove("m0")
+    wrong |= {"m0": "it does not load", "m1": ""}
+    assert not readiness.look()
+    assert readiness.text == "9 of 9 models are loaded; m0 1: it does not load"
+    goes_on = rest.Readiness("http://here", each=False)
+    assert goes_on.look() and goes_on.failed == {"m0": "m0 1: it does not load"}
