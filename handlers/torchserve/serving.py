@@ -5,6 +5,7 @@ Loading, sockets and start-up are TorchServe's. Archives and handlers see no dif
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 METRICS = "SHUNTER_METRICS"
 """Environment: ``reply`` where the server takes metric lines out of replies."""
 
+GONE = "the folder of its server was removed, restart the server"
+
 
 class Worker(TorchModelServiceWorker):
     """TorchServe's worker on our receiver, replies and metrics."""
@@ -42,10 +45,12 @@ class Worker(TorchModelServiceWorker):
         args: Namespace,
         on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare the socket, read the metrics file.
+        """Prepare the socket, read the metrics file. Raises FileNotFoundError: no folder for it.
 
         ``on_loaded`` runs between loading the model and saying so.
         """
+        if args.sock_type == "unix" and not (folder := Path(args.sock_name).parent).is_dir():
+            raise FileNotFoundError(errno.ENOENT, GONE, str(folder))
         super().__init__(
             args.sock_type, args.sock_name, args.host, args.port, args.metrics_config, False
         )

@@ -1,5 +1,6 @@
 import copy
 import os
+import subprocess
 import sys
 
 import pytest
@@ -132,3 +133,11 @@ def test_serving_is_what_the_worker_runs(monkeypatch):
     args, threads, on_loaded = seen[0]
     assert (args.port, threads, os.environ["OMP_NUM_THREADS"]) == ("7070", 2, "2")
     on_loaded()
+
+
+def test_a_worker_whose_servers_folder_is_gone_says_so(tmp_path):
+    command = [sys.executable, "-P", "-m", "shunter.handlers.torchserve.worker", "--sock-type"]
+    command += ["unix", "--sock-name", str(tmp_path / "gone/socket"), "--metrics-config", "none"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert f"removed, restart the server: '{tmp_path}/gone'" in done.stdout + done.stderr
