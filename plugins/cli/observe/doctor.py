@@ -16,7 +16,10 @@ SIGNS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 
 def doctor(
     port: Annotated[
-        list[int] | None, typer.Option(help="Look whether these are free; default: the usual ones.")
+        list[int] | None,
+        typer.Option(
+            min=1, max=65535, help="Look whether these are free; default: the usual ones."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

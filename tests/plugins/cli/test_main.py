@@ -298,6 +298,16 @@ def test_serve_loads_every_archive_of_the_store_unless_told(tmp_path):
     assert serve.archives(tmp_path, ["x=a.mar", "http://host/y.mar"])[0] == "x=a.mar"
 
 
+@pytest.mark.parametrize(
+    "arguments", [("doctor", "--port"), ("serve", "--port"), ("serve", "--grpc")]
+)
+@pytest.mark.parametrize("number", ["0", "65536"])
+def test_a_port_that_no_machine_has_is_refused(run, arguments, number):
+    status, out, err = run(*arguments, number)
+    assert (status, out) == (2, "")
+    assert f"Invalid value for '{arguments[1]}'" in err
+
+
 def test_serve_names_a_port_that_is_taken(management):
     port = management.server_address[1]
     with pytest.raises(UserError, match=f"port {port} cannot be used"):
