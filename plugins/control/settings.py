@@ -82,6 +82,7 @@ from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads se
     PreemptionSettings,
     Settings,
 )
+from shunter.plugins.reading import content
 
 FILE = "shunter.toml"
 _SECRET = "classes.strict_secret_file"
@@ -112,8 +113,7 @@ def load(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
+        document = tomllib.loads(content(path).decode())
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # TOML's own errors, bad UTF-8, deep nesting

@@ -1,5 +1,7 @@
 import dataclasses
 import hashlib
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -262,6 +264,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         load(tmp_path / "missing")
     with pytest.raises(SettingsError, match=r"cannot be read: Is a directory"):
         load(tmp_path)
+
+
+def test_what_would_hold_its_reader_up_for_ever_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="pipe cannot be read: allowed: a regular file"):
+        load(tmp_path / "pipe")
+    assert load(Path(os.devnull)) == Settings()
 
 
 def test_an_explicit_file_goes_before_the_variable_and_that_before_the_folder(write, tmp_path):
