@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -84,7 +85,11 @@ def pack(
         else:
             print(
                 packed(
-                    Path(model), store, name=name, version=version, weights_needed=not no_weights
+                    *(Path(model), store),
+                    name=name,
+                    version=version,
+                    weights_needed=not no_weights,
+                    check=_check_config,
                 )
             )
     except (PackError, OSError) as error:
@@ -100,6 +105,16 @@ def _check(model: str, *, eager: bool, no_weights: bool, network: str | None) ->
         raise UserError("--network is for samples; a folder says it in its model-config.yaml")
     if eager and model != "digits":
         raise UserError("--eager is for the sample digits; a folder says it by its files")
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    """Raises UserError for what a server would refuse."""
+    from shunter.plugins import hosts
+
+    try:
+        hosts.check_model_config(config)
+    except UserError as error:
+        raise UserError(f"model-config.yaml: {error}") from error
 
 
 def pack_repository(
