@@ -83,15 +83,8 @@ def pack(
         elif model in SAMPLES:
             print(_pack_sample(model, store, name or model, version, network))
         else:
-            print(
-                packed(
-                    *(Path(model), store),
-                    name=name,
-                    version=version,
-                    weights_needed=not no_weights,
-                    check=_check_config,
-                )
-            )
+            how = {"weights_needed": not no_weights, "check": _check_config}
+            print(packed(Path(model), store, name=name, version=version, **how))
     except (PackError, OSError) as error:
         near = "" if Path(model).exists() else hint(model, SAMPLES)
         raise UserError(f"{error}{near}") from error
