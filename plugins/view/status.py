@@ -118,8 +118,7 @@ def _requests(models: list[dict[str, Any]]) -> Table:
 
 def _ended(told: dict[str, Any], each: str) -> list[str]:
     """What became of requests of a class, and how many were in time."""
-    share = told["slo_attainment"][each]
-    in_time = "-" if share is None else f"{share:.2%}"
+    in_time = tables.percent(told["slo_attainment"][each])
     return [*(str(told["counters"][name][each]) for name in _OUTCOMES), in_time]
 
 
@@ -208,7 +207,7 @@ def _slices(models: list[dict[str, Any]]) -> Table | None:
                 "" if number else name,
                 model_name,
                 _or_dash(len(group["workers"]) or None if instances is None else instances),
-                *("-" if share is None else f"{share:.2%}" for share in told),
+                *map(tables.percent, told),
             )
     return table
 

@@ -5,6 +5,17 @@ from __future__ import annotations
 from rich.table import Table
 
 
+def percent(share: float | None) -> str:
+    """Of deadlines that were met: 100 % only where none was missed.
+
+    >>> percent(0.99998), percent(1.0), percent(0.57), percent(None)
+    ('99.99%', '100.00%', '57.00%', '-')
+    """
+    if share is None:
+        return "-"
+    return f"{share if share >= 1 else min(share, 0.9999):.2%}"
+
+
 def empty(title: str, texts: str, numbers: str, last: str = "") -> Table:
     """A table without rows; column names are separated by commas."""
     table = Table(
