@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from rich.table import Table
 
+_WORDS = ("class", "classes", "state")
+"""Columns of single words."""
+
+
+_LEAST = 8
+"""Of the last column, whose words are folded only where they are longer."""
+
 
 def percent(share: float | None) -> str:
     """Of deadlines that were met: 100 % only where none was missed.
@@ -19,13 +26,13 @@ def percent(share: float | None) -> str:
 def empty(title: str, texts: str, numbers: str, last: str = "") -> Table:
     """A table without rows; column names are separated by commas."""
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0)
     )
     for index, name in enumerate(texts.split(",")):
         # A name that is broken in two cannot be found, nor copied.
-        table.add_column(name, overflow="fold", no_wrap=index == 0)
+        table.add_column(name, overflow="fold", no_wrap=index == 0 or name in _WORDS)
     for name in numbers.split(","):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=" " not in name)
     if last:
-        table.add_column(last, overflow="fold")
+        table.add_column(last, overflow="fold", min_width=_LEAST)
     return table

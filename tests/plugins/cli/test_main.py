@@ -234,6 +234,18 @@ def test_a_name_is_not_broken_in_a_narrow_terminal():
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_words_of_the_status_are_whole_in_a_narrow_terminal_and_in_a_pipe(
+    run, management, monkeypatch
+):
+    text = text_of(view.render(STATUS))
+    words = ("best_effort", "generation 1 serving", "rejected", "threshold", "restarts", "98.70%")
+    for word in words:
+        assert word in text, word
+    monkeypatch.delenv("COLUMNS")
+    _, out, _ = run("status", "--management", management.url)
+    assert "pid 88 ready, 1 restarts" in out and "2x1x32 " in out
+
+
 def test_the_version_is_that_of_the_package(run):
     status, out, _ = run("--version")
     assert (status, out) == (0, f"shunter {importlib.metadata.version('shunter')}\n")
