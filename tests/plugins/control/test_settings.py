@@ -489,3 +489,14 @@ def test_a_class_that_its_only_groups_shall_not_take_is_an_error(write):
     fixed_commands(settings, identity, [2, 2])  # nobody takes it anyway
     with pytest.raises(ValueError, match=r"weights\.strict is 0 for all 1 worker groups that take"):
         fixed_commands(settings, identity, [1, 2])
+
+
+@pytest.mark.parametrize("key", ["class", "slo_ms", "slo-ms", "configuration", "max_batch"])
+def test_a_key_of_an_archive_is_sent_there(key):
+    with pytest.raises(SettingsError) as refused:
+        parse({"models": {"resnet": {key: 1}}})
+    name = key.replace("-", "_")
+    said = f"; {name} belongs into model-config.yaml of the archive, below shunter:"
+    assert str(refused.value).endswith(said) and "did you mean" not in str(refused.value)
+    with pytest.raises(SettingsError, match="; did you mean caps"):
+        parse({"models": {"resnet": {"cap": 1}}})
