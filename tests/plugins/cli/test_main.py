@@ -31,6 +31,8 @@ COMMANDS = (
     "plot",
     "plugins-path",
     "jar",
+    "adopt",
+    "cluster",
 )
 MINILM = str(Path(minilm.__file__).parent)
 BY_CLASS = {"strict": 3, "best_effort": 0}
