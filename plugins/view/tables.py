@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 _WORDS = ("class", "classes", "state")
 """Columns of single words."""
 
 
+_ANY = 10_000
+"""Wider than any terminal."""
 _LEAST = 8
 """Of the last column, whose words are folded only where they are longer."""
 
@@ -23,11 +26,20 @@ def percent(share: float | None) -> str:
     return f"{share if share >= 1 else min(share, 0.9999):.2%}"
 
 
+class _Roomy(Table):
+    """Two spaces between columns where all fit, else one."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.padding = (0, 2, 0, 0)
+        wanted = self.__rich_measure__(console, options.update(max_width=_ANY))
+        if wanted.maximum > options.max_width:
+            self.padding = (0, 1, 0, 0)
+        yield from super().__rich_console__(console, options)
+
+
 def empty(title: str, texts: str, numbers: str, last: str = "") -> Table:
     """A table without rows; column names are separated by commas."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0)
-    )
+    table = _Roomy(title=title, title_justify="left", title_style="bold", box=None)
     for index, name in enumerate(texts.split(",")):
         # A name that is broken in two cannot be found, nor copied.
         table.add_column(name, overflow="fold", no_wrap=index == 0 or name in _WORDS)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from shunter.plugins.console import given, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 def status(
@@ -87,11 +87,11 @@ def _check(ctx: typer.Context, watch: bool, as_json: bool) -> None:
 
 
 def _triton_table(status: dict[str, Any]) -> Table:
-    table = Table(title=status["server"])
+    from shunter.plugins.view import tables
+
     columns = ("name", "version", "ready", "queued", "requests", "batches", "answered")
     columns += ("failed", "expired", "rejected", "abandoned")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "name" else "right")
+    table = tables.empty(status["server"], columns[0], ",".join(columns[1:]))
     for model in status["models"]:
         table.add_row(*(str(model[column]) for column in columns))
     return table

@@ -243,6 +243,7 @@ def test_words_of_the_status_are_whole_in_a_narrow_terminal_and_in_a_pipe(
     words = ("best_effort", "generation 1 serving", "rejected", "threshold", "restarts", "98.70%")
     for word in words:
         assert word in text, word
+    assert "SLO ms  threshold  in flight  oldest ms" in text_of(view.render(STATUS), 120)
     monkeypatch.delenv("COLUMNS")
     _, out, _ = run("status", "--management", management.url)
     assert "pid 88 ready, 1 restarts" in out and "2x1x32 " in out
