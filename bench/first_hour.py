@@ -36,7 +36,15 @@ ROOT = BENCH.parent
 PAGE = ROOT / "docs/first-hour.md"
 LINES = 14
 """Of what a command printed, that are shown."""
-IMAGE = json.dumps({"image": [[0, 3, 15, 16, 8, 0, 0, 0]] * 8})
+IMAGE = "{'image': [[0, 3, 15, 16, 8, 0, 0, 0]] * 8}"
+NOISE = (
+    "WARNING: Location",  # of a mirror of packages
+    "bash: cannot set terminal process group",  # who types has a terminal
+    "bash: no job control in this shell",
+    "WARNING: sun.reflect.Reflection",
+    "nvidia-smi not available",
+)
+"""Beginnings of lines that tell a reader nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ def steps(port: int, management: int) -> list[Step]:
         ),
         Step(
             "Ask it",
+            f'python -c "import json; print(json.dumps({IMAGE}))" > image.json\n'
             f"curl -s {http}/predictions/digits -H 'content-type: application/json' -d @image.json",
             shows='"label"',
         ),
@@ -142,7 +151,6 @@ def run(folder: Path, ports: Ports) -> list[Row]:
         text=True,
     )
     assert shell.stdin is not None and shell.stdout is not None
-    (folder / "image.json").write_text(IMAGE, encoding="utf-8")
     rows: list[Row] = []
     for number, step in enumerate(every):
         print(f"{step.title} ...", file=sys.stderr, flush=True)
@@ -156,7 +164,7 @@ def run(folder: Path, ports: Ports) -> list[Row]:
                 status = int(found[1])
                 said += [line[: found.start()]] if found.start() else []
                 break
-            if not line.startswith("WARNING: Location"):  # of a mirror of packages
+            if not line.startswith(NOISE):
                 said.append(line.rstrip())
         else:
             status = -1
@@ -183,14 +191,16 @@ def page(rows: list[Row], ports: dict[int, int]) -> str:
     lines = [
         "# The first hour",
         "",
-        "What a stranger does, typed in an empty folder with a wheel of Shunter. "
-        "`bench/first_hour.py` does it again and writes this page.",
-        "The time of the first step is mostly the network's: torch is large. "
-        f"{os.cpu_count()} CPUs, load average {os.getloadavg()[2]:.0f} of all that ran beside it.",
+        "What a stranger types, in a folder with nothing but a wheel of Shunter, which "
+        "`pip wheel --no-deps -w FOLDER CHECKOUT` makes.",
+        "The times are those of a machine with "
+        f"{os.cpu_count()} CPUs that did other work, too (load average {os.getloadavg()[2]:.0f}); "
+        "that of the first step is mostly the network's: torch is large. "
+        "`bench/first_hour.py` does it all again and writes this page.",
         "",
     ]
     for row in rows:
-        shown = row["said"].splitlines()
+        shown = row["said"].strip("\n").splitlines()
         cut = [*shown[:LINES], "..."] if len(shown) > LINES else shown
         lines += [f"## {row['step']}: {row['seconds']:g} s", "", "```", row["command"], "```", ""]
         if any(cut):

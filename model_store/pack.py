@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ import yaml
 
 WEIGHTS = (".onnx", ".pt", ".pth")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+"""A path of URLs and folders has it."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -91,12 +94,22 @@ def pack(
     name: str | None = None,
     version: str = "1.0",
     weights_needed: bool = True,
+    check: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Path:
-    """Write ``store/<name>.mar`` and return its path. The default name is the folder's."""
+    """Write ``store/<name>.mar`` and return its path. The default name is the folder's.
+
+    ``check``: what a server would refuse of the model's configuration it raises.
+    """
     parts = inspect(folder, weights_needed=weights_needed)
+    if check and parts.config:
+        check(yaml.safe_load(parts.config.read_bytes()))
     name = name or folder.resolve().name
     if not _NAME.fullmatch(name):
         raise PackError(f"model name {name!r}: only letters, digits, '_', '.' and '-' are allowed")
+    if not _VERSION.fullmatch(version) or ".." in version:
+        raise PackError(
+            f"version {version!r}: only letters, digits, '_', '-', '+' and single '.' are allowed"
+        )
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix=".pack-") as scratch:
         gathered = _gather(parts, name, version, Path(scratch))

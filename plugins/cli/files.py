@@ -69,8 +69,26 @@ def registered_batch(archive: Path) -> int | None:
     return None
 
 
+def check_archive(archive: Path) -> None:
+    """Whether a server can read an archive of its store. Raises UserError that says why not.
+
+    What is no .mar file is left to the server: it takes folders and URLs, too.
+    """
+    if archive.suffix == ".mar" and archive.is_file():
+        manifest, _ = _described(archive)
+        for key in ("modelName", "handler"):
+            if not manifest.get(key):
+                raise UserError(
+                    f"{archive} cannot be read as a model archive: its MANIFEST.json has no {key}"
+                )
+
+
 def _model_config(archive: Path) -> dict[str, Any]:
-    """The model-config.yaml of an archive, without unpacking the rest."""
+    return _described(archive)[1]
+
+
+def _described(archive: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of an archive what its manifest says of the model, and its model-config.yaml."""
     import yaml
 
     if archive.is_dir():
@@ -80,11 +98,12 @@ def _model_config(archive: Path) -> dict[str, Any]:
     damage = (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error)
     try:
         with zipfile.ZipFile(archive) as content:
-            name = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"].get("configFile")
+            manifest = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"]
+            name = manifest.get("configFile")
             config = yaml.safe_load(content.read(name)) if name else None
     except (*damage, AttributeError, zipfile.BadZipFile, yaml.YAMLError) as error:
         raise UserError(f"{archive} cannot be read as a model archive: {error}") from error
-    return config if isinstance(config, dict) else {}
+    return manifest, config if isinstance(config, dict) else {}
 
 
 def check_finite(**options: float | None) -> None:

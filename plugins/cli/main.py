@@ -28,6 +28,12 @@ from shunter.plugins.ray.commands import cluster, join
 
 LOOK_S = 0.5
 
+Port = Annotated[
+    int, typer.Option(min=1, max=65535, help="Inference; management and metrics follow.")
+]
+Grpc = Annotated[
+    int, typer.Option(min=1, max=65535, help="gRPC inference; gRPC management follows.")
+]
 Tokens = Annotated[
     bool | None,
     typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation; default: on."),
@@ -97,8 +103,8 @@ def serve(
         typer.Option("--model", help="NAME=FILE.mar to load; default: all of the store."),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve the sample model digits.")] = False,
-    port: Annotated[int, typer.Option(help="Inference; management and metrics follow.")] = 8080,
-    grpc: Annotated[int, typer.Option(help="gRPC inference; gRPC management follows.")] = 7070,
+    port: Port = 8080,
+    grpc: Grpc = 7070,
     config: Annotated[
         list[str] | None, typer.Option("--config", help="KEY=VALUE, an option of the server.")
     ] = None,

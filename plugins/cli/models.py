@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from shunter.plugins.host import HostedModel
 
 NONE = "none"
+_THIS_HOST = ("127.0.0.1", "::1", "localhost")
 Address = Annotated[
     str | None,
     typer.Option(
@@ -54,7 +56,13 @@ def load(
     from shunter.plugins import hosts
 
     host = hosts.running(management, runtime, token)
-    _tell(host.load(archive, name, workers=workers, batch=batch))
+    try:
+        found = host.load(archive, name, workers=workers, batch=batch)
+    except UserError:
+        if management is None or urlsplit(management).hostname in _THIS_HOST:
+            _explain(archive)
+        raise
+    _tell(found)
 
 
 def unload(
@@ -109,6 +117,15 @@ def configure(
     except ConfigurationError as error:
         raise UserError(f"{error}; or none, for no workers") from error
     _tell(host.start_generation(model, wanted, cores=cores))
+
+
+def _explain(archive: str) -> None:
+    """Raises UserError where a file of this host that was refused is no archive at all."""
+    from shunter.plugins.cli.files import check_archive
+    from shunter.plugins.view import page_status
+
+    for folder in (Path(), *page_status.stores()):
+        check_archive(folder / archive)
 
 
 def _tell(model: HostedModel) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,11 +83,8 @@ def pack(
         elif model in SAMPLES:
             print(_pack_sample(model, store, name or model, version, network))
         else:
-            print(
-                packed(
-                    Path(model), store, name=name, version=version, weights_needed=not no_weights
-                )
-            )
+            how = {"weights_needed": not no_weights, "check": _check_config}
+            print(packed(Path(model), store, name=name, version=version, **how))
     except (PackError, OSError) as error:
         near = "" if Path(model).exists() else hint(model, SAMPLES)
         raise UserError(f"{error}{near}") from error
@@ -100,6 +98,16 @@ def _check(model: str, *, eager: bool, no_weights: bool, network: str | None) ->
         raise UserError("--network is for samples; a folder says it in its model-config.yaml")
     if eager and model != "digits":
         raise UserError("--eager is for the sample digits; a folder says it by its files")
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    """Raises UserError for what a server would refuse."""
+    from shunter.plugins import hosts
+
+    try:
+        hosts.check_model_config(config)
+    except UserError as error:
+        raise UserError(f"model-config.yaml: {error}") from error
 
 
 def pack_repository(

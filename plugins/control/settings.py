@@ -82,6 +82,8 @@ from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads se
     PreemptionSettings,
     Settings,
 )
+from shunter.plugins.reading import content
+from shunter.plugins.section_keys import SECTION
 
 FILE = "shunter.toml"
 _SECRET = "classes.strict_secret_file"
@@ -112,8 +114,7 @@ def load(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
+        document = tomllib.loads(content(path).decode())
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # TOML's own errors, bad UTF-8, deep nesting
@@ -207,6 +208,8 @@ def _told(error: ValidationError, document: Table, *above: str) -> SettingsError
     if first["type"] == "unexpected_keyword_argument":
         known = ", ".join(sorted(section.__pydantic_fields__))
         near = hint(path[-1], section.__pydantic_fields__)
+        if issubclass(section, BatchingSettings) and path[-1] in SECTION:
+            near = f"; {path[-1]} belongs into model-config.yaml of the archive, below shunter:"
         return SettingsError(f"{key} = {value!r} is unknown; allowed: {known}{near}")
     if first["type"] in ("dataclass_type", "dict_type"):
         return _refused(key, value, "a table")

@@ -163,6 +163,13 @@ def pack_repository(
     packed.write(store, models, folder, runtime_of(), beside)
 
 
+def check_model_config(config: Mapping[str, Any]) -> None:
+    """Whether a server would take a model's configuration. Raises UserError."""
+    from shunter.plugins.triton import archive_section
+
+    archive_section.check(config)
+
+
 def packed_workers(folder: Path, socket: Path | None = None) -> PackedWorkers:
     """The workers of such a repository, which are not started yet. Raises UserError."""
     from shunter.plugins.triton.packed import PackedWorkers

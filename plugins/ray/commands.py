@@ -14,7 +14,16 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.ray.records.names import require_ray
 
 cluster = typer.Typer(
-    no_args_is_help=True, help="Many machines behind gateways, on Ray."
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="""Many machines behind gateways, on Ray.
+
+    Examples:
+
+      shunter cluster up --local 3 --store store
+
+      shunter cluster status
+    """,
 )
 
 Folder = Annotated[

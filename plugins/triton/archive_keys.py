@@ -8,13 +8,8 @@ from typing import Any
 from shunter.batching.forming.classes import parse_class
 from shunter.batching.forming.spelling import hint
 from shunter.plugins.host import HostError
+from shunter.plugins.section_keys import SECTION
 
-SECTION = (
-    *("auto", "class", "configuration", "cores", "device", "environment", "groups", "max_batch"),
-    *("network", "pool", "preemptible", "resident", "retry", "sample", "slo_ms", "tensors"),
-    *("wait", "weights"),
-)
-"""The keys of an archive's ``shunter:`` section, as TorchServe's side has them."""
 _WORDS = {"wait": ("adaptive", "company"), "weights": ("shared", "private")}
 LOAD_S = 300.0
 """That workers may take to load of an archive that says nothing of it."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from shunter.batching.forming.spelling import hint
 from shunter.plugins.host import HostError
+from shunter.plugins.reading import content
 
 SHARED, DEDICATED = "shared", "dedicated"
 _ELSEWHERE = ("cores", "device", "groups")
@@ -64,7 +65,7 @@ def pools_of(settings: str | None) -> Pools:
     named = settings or os.environ.get("SHUNTER_CONFIG") or "shunter.toml"
     text = ""
     with contextlib.suppress(OSError):
-        text = Path(named).read_text(encoding="latin-1")
+        text = content(Path(named)).decode("latin-1")
     if "pool" in text:  # to ask costs the start of a Python
         command = [sys.executable, "-P", "-m", "shunter.plugins.control.settings"]
         command += ["--config", settings] if settings else []

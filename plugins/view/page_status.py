@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,7 +26,7 @@ from shunter.batching.page.records import (
     SlotTelemetry,
 )
 from shunter.batching.page.runners import read_runners
-from shunter.batching.page.runtime import RuntimeFolderError, only_live
+from shunter.batching.page.runtime import RuntimeFolderError, live, only_live
 from shunter.plugins.errors import UserError
 from shunter.plugins.view import page_groups, pool_memory
 
@@ -62,6 +64,20 @@ def fetch(runtime: Path | None) -> dict[str, Any]:
             return {"runtime": str(folder.path), **_status(page), "pools": pools}
     except (RuntimeFolderError, PageError) as error:
         raise UserError(str(error)) from error
+
+
+def stores() -> list[Path]:
+    """Folders of this host from which running servers have taken models."""
+    found: dict[Path, None] = {}
+    for folder in live(os.environ):
+        with (
+            contextlib.suppress(PageError, UnstableError, OSError),
+            ControlPage.attach(folder.control, writable=False) as page,
+        ):
+            for slot in page.live_slots():
+                if archive := page.read_identity(slot).archive:
+                    found[Path(archive).parent] = None
+    return list(found)
 
 
 def _status(page: ControlPage) -> dict[str, Any]:

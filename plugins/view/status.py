@@ -75,7 +75,7 @@ def _server(status: dict[str, Any]) -> str:
 
 def _models(models: list[dict[str, Any]]) -> Table:
     numbers = "SLO ms,threshold,in flight,oldest ms"
-    table = tables.empty("models", "model,configuration,class", numbers)
+    table = tables.empty("models", "model,runs as,class", numbers)
     for model in models:
         changing = "" if model["state"] == "serving" else f" ({model['state']})"
         table.add_row(
@@ -103,34 +103,34 @@ def _changes(models: list[dict[str, Any]]) -> Table:
     return table
 
 
+_ENDED = "done,late,expired,rejected,failed,gone,in time"
 _OUTCOMES = ("answered", "answered_late", "expired", "rejected", "failed", "abandoned")
 
 
 def _requests(models: list[dict[str, Any]]) -> Table:
-    numbers = "waiting,done,late,expired,rejected,failed,gone,in time (1 min)"
-    table = tables.empty("requests", "model,class", numbers)
+    table = tables.empty("requests, and in time of the last minute", "model", f"waiting,{_ENDED}")
     for model in models:
+        table.add_row(_name(model))
         for each in CLASSES:
-            name = _name(model) if each == CLASSES[0] else ""
-            table.add_row(name, each, str(model["queue"][each]), *_ended(model, each))
+            table.add_row(f"  {each}", str(model["queue"][each]), *_ended(model, each))
     return table
 
 
 def _ended(told: dict[str, Any], each: str) -> list[str]:
     """What became of requests of a class, and how many were in time."""
-    share = told["slo_attainment"][each]
-    in_time = "-" if share is None else f"{share:.2%}"
+    in_time = tables.percent(told["slo_attainment"][each])
     return [*(str(told["counters"][name][each]) for name in _OUTCOMES), in_time]
 
 
 def _network_requests(served: list[dict[str, Any]]) -> Table:
-    numbers = "mean ms,done,late,expired,rejected,failed,gone,in time (1 min)"
-    table = tables.empty("requests by the network", "model,class", numbers)
+    title = "requests by the network, and in time of the last minute"
+    table = tables.empty(title, "model", f"mean ms,{_ENDED}")
     for model in served:
         told = model["network"]
+        table.add_row(_name(model))
         for each in CLASSES:
-            name = _name(model) if each == CLASSES[0] else ""
-            table.add_row(name, each, f"{told['mean_latency_ms'][each]:.1f}", *_ended(told, each))
+            mean = f"{told['mean_latency_ms'][each]:.1f}"
+            table.add_row(f"  {each}", mean, *_ended(told, each))
     return table
 
 
@@ -208,7 +208,7 @@ def _slices(models: list[dict[str, Any]]) -> Table | None:
                 "" if number else name,
                 model_name,
                 _or_dash(len(group["workers"]) or None if instances is None else instances),
-                *("-" if share is None else f"{share:.2%}" for share in told),
+                *map(tables.percent, told),
             )
     return table
 
@@ -247,13 +247,14 @@ def _preemption(models: list[dict[str, Any]]) -> Table:
 
 
 def _groups(models: list[dict[str, Any]]) -> Table:
-    numbers = "threads,batch,cores,predicted ms"
-    table = tables.empty("worker groups", "model,generation,classes", numbers, "workers")
+    numbers = "threads,batch,cores,ms of n"
+    table = tables.empty("worker groups", "model,classes", numbers, "workers")
     for model in models:
+        if model["groups"]:
+            table.add_row(_name(model))
         for group in model["groups"]:
             table.add_row(
-                _name(model),
-                f"{group['generation']} {group['state']}",
+                f"  generation {group['generation']} {group['state']}",
                 "\n".join(group["classes"]) or "-",
                 _or_dash(group["threads"]),
                 str(group["batch"]),

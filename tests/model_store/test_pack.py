@@ -155,3 +155,10 @@ def test_a_configuration_is_copied_as_it_is_or_with_changes(folder, tmp_path):
     copy_config(source, tmp_path, {"shunter": None, "maxBatchDelay": 7})
     changed = yaml.safe_load((tmp_path / "model-config.yaml").read_text())
     assert changed == {"batchSize": 4, "maxBatchDelay": 7}
+
+
+@pytest.mark.parametrize("version", ["1/2", "..", "1..2", "", "1 0", "-1"])
+def test_a_version_that_is_no_part_of_a_path_is_refused(folder, tmp_path, version):
+    with pytest.raises(PackError, match=r"version .* are allowed"):
+        pack(folder, tmp_path / "store", version=version)
+    assert not (tmp_path / "store").exists()

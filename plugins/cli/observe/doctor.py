@@ -16,7 +16,10 @@ SIGNS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 
 def doctor(
     port: Annotated[
-        list[int] | None, typer.Option(help="Look whether these are free; default: the usual ones.")
+        list[int] | None,
+        typer.Option(
+            min=1, max=65535, help="Look whether these are free; default: the usual ones."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -58,7 +61,7 @@ def init(
     ),
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
-    """Write a commented shunter.toml and a config.properties for TorchServe.
+    """Write a commented shunter.toml and a config.properties for TorchServe; make its model store.
 
     Every key is there with its default and its meaning, commented out: what you do not touch stays
     as it is.
@@ -76,15 +79,20 @@ def init(
     there = [str(folder / name) for name in wanted if (folder / name).exists()]
     if there and not force:
         raise UserError(f"{', '.join(there)}: already there; --force replaces them")
+    folder, store = folder.absolute(), store.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not store.is_dir():  # without it the server does not start
+            store.mkdir(parents=True)
+            print(f"made {store}")
         for name, text in wanted.items():
             (folder / name).write_text(text, encoding="utf-8")
             print(f"wrote {folder / name}")
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from error
-    print("Start with:")
+    print(f"Put archives into {store}, for example by `shunter pack`. Start with:")
     print(
-        f"  SHUNTER_CONFIG={(folder / 'shunter.toml').absolute()} torchserve --start --foreground "
+        f"  SHUNTER_CONFIG={folder / 'shunter.toml'} torchserve --start --foreground "
         f"--ts-config {folder / 'config.properties'}"
     )
+    print("Its keys will be in key_file.json of the folder where you start it.")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from shunter.plugins.console import given
+from shunter.plugins.console import given, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 def status(
@@ -51,8 +51,6 @@ def status(
 
       shunter status --triton packed/backend.sock --watch
     """
-    from rich.console import Console
-
     from shunter.plugins import hosts
     from shunter.plugins.view import page_status
     from shunter.plugins.view import status as view
@@ -71,7 +69,7 @@ def status(
     elif watch:
         _watch(lambda: render(fetch()), every)
     else:
-        Console().print(render(fetch()))
+        stdout().print(render(fetch()))
 
 
 def _check(ctx: typer.Context, watch: bool, as_json: bool) -> None:
@@ -89,11 +87,11 @@ def _check(ctx: typer.Context, watch: bool, as_json: bool) -> None:
 
 
 def _triton_table(status: dict[str, Any]) -> Table:
-    table = Table(title=status["server"])
+    from shunter.plugins.view import tables
+
     columns = ("name", "version", "ready", "queued", "requests", "batches", "answered")
     columns += ("failed", "expired", "rejected", "abandoned")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "name" else "right")
+    table = tables.empty(status["server"], columns[0], ",".join(columns[1:]))
     for model in status["models"]:
         table.add_row(*(str(model[column]) for column in columns))
     return table
@@ -103,7 +101,7 @@ def _watch(show: Callable[[], RenderableType], every: float) -> None:
     from rich.live import Live
 
     try:
-        with Live(show(), auto_refresh=False) as live:
+        with Live(show(), console=stdout(), auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 live.update(show(), refresh=True)

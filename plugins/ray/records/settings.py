@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from shunter.allocator.planning.allowed import allowed
 from shunter.plugins.errors import UserError
+from shunter.plugins.reading import content
 
 FILE = "cluster.toml"
 LAST_PORT = 65000
@@ -183,7 +184,7 @@ def load(path: Path | None) -> ClusterSettings:
     if path is None:
         return ClusterSettings()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(content(path).decode())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -19,6 +19,7 @@ from shunter.nic_frontend.server.model_policy import policy_of
 from shunter.plugins.errors import UserError
 from shunter.plugins.events import Tallies
 from shunter.plugins.host import HostError
+from shunter.plugins.reading import content
 from shunter.plugins.supervised import Supervised
 from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.backend import Backend, BackendGone
@@ -53,7 +54,7 @@ def may_forbid_claims(named: str | None) -> bool:
     if not named and not os.path.lexists(path):
         return False
     try:
-        text = path.read_text(encoding="latin-1").replace("-", "_")
+        text = content(path).decode("latin-1").replace("-", "_")
     except OSError:
         return True
     return "allow_strict" in text or "strict_secret_file" in text

@@ -37,7 +37,7 @@ def test_its_status_says_whether_a_server_would_serve(monkeypatch, level, status
     assert "install [another]" in capsys.readouterr().out
 
 
-def test_init_writes_files_that_hold_and_replaces_none(capsys, tmp_path):
+def test_init_writes_files_that_hold_and_replaces_none(capsys, tmp_path, monkeypatch):
     folder = tmp_path / "etc"
     assert run("init", str(folder), "--store", str(tmp_path / "store")) == 0
     assert "--ts-config" in capsys.readouterr().out
@@ -45,11 +45,22 @@ def test_init_writes_files_that_hold_and_replaces_none(capsys, tmp_path):
     lines = (folder / "config.properties").read_text().splitlines()
     assert f"model_store={tmp_path / 'store'}" in lines
     (folder / "shunter.toml").write_text("mine")
+    monkeypatch.chdir(tmp_path)
     assert run("init", str(folder)) == 2
     assert "--force" in capsys.readouterr().err
     assert (folder / "shunter.toml").read_text() == "mine"
     assert run("init", str(folder), "--force") == 0
     assert (folder / "shunter.toml").read_text() != "mine"
+
+
+def test_what_init_says_holds_wherever_it_is_typed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("init", "etc") == 0
+    said = capsys.readouterr().out
+    assert (tmp_path / "model_store").is_dir() and f"made {tmp_path}/model_store\n" in said
+    assert f"--ts-config {tmp_path}/etc/config.properties\n" in said
+    assert f"wrote {tmp_path}/etc/shunter.toml\n" in said
+    assert "key_file.json of the folder where you start it" in said
 
 
 def test_init_where_nobody_may_write(capsys, tmp_path):

@@ -31,6 +31,8 @@ COMMANDS = (
     "plot",
     "plugins-path",
     "jar",
+    "adopt",
+    "cluster",
 )
 MINILM = str(Path(minilm.__file__).parent)
 BY_CLASS = {"strict": 3, "best_effort": 0}
@@ -234,6 +236,19 @@ def test_a_name_is_not_broken_in_a_narrow_terminal():
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_words_of_the_status_are_whole_in_a_narrow_terminal_and_in_a_pipe(
+    run, management, monkeypatch
+):
+    text = text_of(view.render(STATUS))
+    words = ("best_effort", "generation 1 serving", "rejected", "threshold", "restarts", "98.70%")
+    for word in words:
+        assert word in text, word
+    assert "SLO ms  threshold  in flight  oldest ms" in text_of(view.render(STATUS), 120)
+    monkeypatch.delenv("COLUMNS")
+    _, out, _ = run("status", "--management", management.url)
+    assert "pid 88 ready, 1 restarts" in out and "2x1x32 " in out
+
+
 def test_the_version_is_that_of_the_package(run):
     status, out, _ = run("--version")
     assert (status, out) == (0, f"shunter {importlib.metadata.version('shunter')}\n")
@@ -296,6 +311,16 @@ def test_serve_loads_every_archive_of_the_store_unless_told(tmp_path):
         (tmp_path / name).touch()
     assert serve.archives(tmp_path, []) == ["a=a.mar", "b=b.mar"]
     assert serve.archives(tmp_path, ["x=a.mar", "http://host/y.mar"])[0] == "x=a.mar"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("doctor", "--port"), ("serve", "--port"), ("serve", "--grpc")]
+)
+@pytest.mark.parametrize("number", ["0", "65536"])
+def test_a_port_that_no_machine_has_is_refused(run, arguments, number):
+    status, out, err = run(*arguments, number)
+    assert (status, out) == (2, "")
+    assert f"Invalid value for '{arguments[1]}'" in err
 
 
 def test_serve_names_a_port_that_is_taken(management):

@@ -2,15 +2,23 @@
 
 import contextlib
 import importlib.util
+import os
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import SLOT_FIELDS, SLOTS_OFFSET
 from shunter.batching.page.runtime import OwnFolder
 from shunter.plugins import hosts
+from shunter.plugins.cli import files
 from shunter.plugins.cli import main as cli
+from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
 from shunter.plugins.management import STARTING, ManagementSocket
+from shunter.plugins.view import page_status
 
 FAKE = Path(__file__).parents[1] / "fake_host.py"
 
@@ -135,3 +143,53 @@ def test_what_is_asked_without_sense_ends_nobody(started):
         b'{"ask": "__init__", "with": 0}',
     ):
         assert b'{"refused": "' in socket.answer(line)
+
+
+@pytest.fixture
+def damaged(tmp_path, monkeypatch):
+    """An archive of the folder where the command is typed, and of a store that a server has."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+    for path in (tmp_path / "here.mar", tmp_path / "store/there.mar"):
+        path.write_text("no zip")
+    page = ControlPage.create(tmp_path / "page", owner_pid=1, created_unix_ns=1, now_ns=1)
+    with page:
+        page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
+        archive, field = os.fsencode(tmp_path / "store/good.mar"), SLOT_FIELDS["archive"]
+        for index, word in enumerate(memoryview(archive.ljust(field.field.width, b"\0")).cast("q")):
+            page.words[(SLOTS_OFFSET + field.offset) // 8 + index] = word
+        folder = SimpleNamespace(control=tmp_path / "page")
+        monkeypatch.setattr(page_status, "live", lambda environ: [folder])
+        yield
+
+
+@pytest.mark.parametrize("archive", ["here.mar", "there.mar"])
+def test_what_is_wrong_with_a_refused_archive_of_this_host_is_said(run, damaged, archive):
+    status, _, said = run("load", archive)
+    assert status == 2 and said.count("\n") == 1
+    assert f"{archive} cannot be read as a model archive: File is not a zip file" in said
+    assert "there is no here.mar" in run("load", "here.mar", "--management", "http://other:1")[2]
+    assert "there is no a://here.mar" in run("load", "a://here.mar")[2]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (None, "There is no item named 'MAR-INF/MANIFEST.json'"),
+        ("{", "cannot be read as a model archive: Expecting"),
+        ('{"model": {"handler": "h"}}', "its MANIFEST.json has no modelName"),
+        ('{"model": {"modelName": "m"}}', "its MANIFEST.json has no handler"),
+        ('{"model": {"modelName": "m", "handler": "h", "configFile": "c"}}', "no item named 'c'"),
+    ],
+)
+def test_an_archive_that_is_none_is_told_from_a_good_one(tmp_path, manifest, said):
+    path = tmp_path / "m.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(*("MAR-INF/MANIFEST.json", manifest) if manifest else ("x", ""))
+    with pytest.raises(UserError, match=said):
+        files.check_archive(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", '{"model": {"modelName": "m", "handler": "h"}}')
+    files.check_archive(path)
+    files.check_archive(tmp_path)
+    files.check_archive(tmp_path / "missing.mar")

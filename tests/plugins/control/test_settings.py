@@ -1,5 +1,7 @@
 import dataclasses
 import hashlib
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -264,6 +266,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         load(tmp_path)
 
 
+def test_what_would_hold_its_reader_up_for_ever_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="pipe cannot be read: allowed: a regular file"):
+        load(tmp_path / "pipe")
+    assert load(Path(os.devnull)) == Settings()
+
+
 def test_an_explicit_file_goes_before_the_variable_and_that_before_the_folder(write, tmp_path):
     here = write("")
     environ = {"SHUNTER_CONFIG": "other.toml"}
@@ -480,3 +489,14 @@ def test_a_class_that_its_only_groups_shall_not_take_is_an_error(write):
     fixed_commands(settings, identity, [2, 2])  # nobody takes it anyway
     with pytest.raises(ValueError, match=r"weights\.strict is 0 for all 1 worker groups that take"):
         fixed_commands(settings, identity, [1, 2])
+
+
+@pytest.mark.parametrize("key", ["class", "slo_ms", "slo-ms", "configuration", "max_batch"])
+def test_a_key_of_an_archive_is_sent_there(key):
+    with pytest.raises(SettingsError) as refused:
+        parse({"models": {"resnet": {key: 1}}})
+    name = key.replace("-", "_")
+    said = f"; {name} belongs into model-config.yaml of the archive, below shunter:"
+    assert str(refused.value).endswith(said) and "did you mean" not in str(refused.value)
+    with pytest.raises(SettingsError, match="; did you mean caps"):
+        parse({"models": {"resnet": {"cap": 1}}})

@@ -1,5 +1,7 @@
 """cluster.toml."""
 
+import os
+
 import pytest
 
 from shunter.plugins.errors import UserError
@@ -50,6 +52,9 @@ def test_what_is_no_toml(tmp_path, text):
     path.write_text(text)
     with pytest.raises(UserError, match="is not TOML"):
         settings.load(path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe cannot be read: allowed: a regular file"):
+        settings.load(tmp_path / "pipe")
 
 
 def test_a_port_that_is_none():

@@ -1,9 +1,12 @@
 """Which models share processes behind Triton."""
 
+import os
+
 import pytest
 
 from shunter.plugins.host import HostError
 from shunter.plugins.triton.pools import Pools, pools_of
+from shunter.plugins.triton.serving.control import may_forbid_claims
 
 ALL = Pools(all=True, workers=2)
 
@@ -28,6 +31,9 @@ def test_settings_are_a_file_or_the_environment(monkeypatch, tmp_path):
     assert pools_of(str(settings)).variables(1)["SHUNTER_POOL_CORES"] == "0-3"
     settings.write_text("[pool]\nworkers = 0\n")
     assert pools_of(str(settings)) == Pools(workers=3), "what is wrong the controller says"
+    os.mkfifo(tmp_path / "pipe")
+    assert pools_of(str(tmp_path / "pipe")) == Pools(workers=3), "nobody waits for a writer"
+    assert may_forbid_claims(str(tmp_path / "pipe"))
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,20 @@ def test_it_shows_what_the_server_says_and_what_has_changed(tmp_path):
 
 
 @needs_browser
+def test_where_a_deadline_was_missed_it_does_not_say_100_percent(tmp_path):
+    shares = {1.0: "100 %", 0.99998: "99.99 %", 0.9997: "99.97 %", 0.904: "90.4 %", 0.5: "50 %"}
+    status = copy.deepcopy(FIRST)
+    status["models"] = [
+        model(f"m{index}", slo_attainment={"strict": share, "best_effort": None})
+        for index, share in enumerate(shares)
+    ]
+    with serving([status]) as url:
+        shown, _ = browse(url, tmp_path, "--dump-dom")
+    found = re.findall(r"strict in time</dt><dd[^>]*>([^<]+)<", shown)
+    assert found == list(shares.values())
+
+
+@needs_browser
 def test_it_asks_for_a_key_where_the_server_wants_one(tmp_path):
     with serving([FIRST], KEY) as url:
         shown, _ = browse(url, tmp_path, "--dump-dom")
