@@ -252,6 +252,7 @@ final class BatchPlanner {
         return running != null
                 && !running.entries.get(0).alone()
                 && forecast.batchNs(worker, running.size()) < LONGEST_TO_QUEUE_BEHIND_NS
+                && !forecast.isLate(worker, running, now) // it may hang
                 && ReleaseRule.maySendAhead(
                         queue.size(requestClass),
                         threshold,
