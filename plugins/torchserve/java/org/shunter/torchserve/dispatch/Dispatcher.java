@@ -204,7 +204,7 @@ public final class Dispatcher {
 
     /** Nothing waits and nothing runs. */
     public synchronized boolean isIdle() {
-        return state.queue.size() == 0 && state.inFlight.requests() == 0;
+        return state.queue.size() == 0 && state.inFlight.batches() == 0;
     }
 
     public synchronized int waiting() {

@@ -100,6 +100,9 @@ public final class Telemetry {
         final List<Entry> entries = batch.entries;
         for (int i = 0; i < entries.size(); i++) {
             final Entry entry = entries.get(i);
+            if (entry.stage == Entry.Stage.EXPIRED) {
+                continue; // counted when its client was told
+            }
             final RequestClass c = entry.requestClass;
             count(S_ANSWERED, c);
             slot.addTime(S_QUEUE_TIMES, S_QUEUE_NS, c, batch.startNs - entry.arrivalNs);
