@@ -178,11 +178,13 @@ final class InFlight {
                 }
                 entry.deaths += begun && loss.isDeath() ? 1 : 0;
                 if (begun && !loss.permitsAnotherRun(entry)) {
-                    failures.givenUp(entry, loss, effects);
-                } else {
-                    telemetry.retried();
-                    queue.restore(entry);
+                    failures.givenUp(entry, batch, worker.group, loss, effects);
+                    continue;
                 }
+                if (begun && loss.kind() != Loss.Kind.UNBEGUN) { // what only waited never ran
+                    telemetry.retried();
+                }
+                queue.restore(entry);
             }
         }
     }

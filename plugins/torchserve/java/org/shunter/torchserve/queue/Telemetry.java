@@ -72,11 +72,27 @@ public final class Telemetry {
     }
 
     public void failed(final Entry entry, final int status, final String why) {
-        count(S_FAILED, entry.requestClass);
-        missed(S_SLO_FAILED, entry);
+        countFailed(entry);
         recent.ended(entry, status, why, System.nanoTime());
     }
 
+    /** It ran in a batch whose worker was lost, and is not run again. */
+    public void lost(
+            final Entry entry,
+            final Batch batch,
+            final int group,
+            final int status,
+            final String why) {
+        countFailed(entry);
+        recent.lost(entry, batch, group, status, why, System.nanoTime());
+    }
+
+    private void countFailed(final Entry entry) {
+        count(S_FAILED, entry.requestClass);
+        missed(S_SLO_FAILED, entry);
+    }
+
+    /** It ran in a batch whose worker was lost, and runs again. */
     public void retried() {
         slot.add(S_RETRIED, 1);
     }

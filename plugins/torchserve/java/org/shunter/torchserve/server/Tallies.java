@@ -62,14 +62,24 @@ final class Tallies {
         }
         final long again = more(model, "retried", slot.get(S_RETRIED));
         if (again > 0) {
-            final String text = again + " requests ran again because their worker died";
-            events.tell(Level.WARNING, model.name(), text);
+            events.tell(Level.WARNING, model.name(), again(again));
         }
         final long poisoned = more(model, "poisoned", slot.get(S_POISONED));
         if (poisoned > 0) {
-            final String text = poisoned + " requests were given up: each ended two workers";
-            events.tell(Level.ERROR, model.name(), text);
+            events.tell(Level.ERROR, model.name(), givenUp(poisoned));
         }
+    }
+
+    static String again(final long count) {
+        return count == 1
+                ? "1 request ran again because its worker died"
+                : count + " requests ran again because their worker died";
+    }
+
+    static String givenUp(final long count) {
+        return count == 1
+                ? "1 request was given up: it ended two workers"
+                : count + " requests were given up: each ended two workers";
     }
 
     private void tell(

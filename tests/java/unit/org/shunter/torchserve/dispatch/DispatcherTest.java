@@ -23,6 +23,7 @@ import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.queue.Reply;
 import org.shunter.torchserve.queue.WorkerState;
 
@@ -586,5 +587,30 @@ class DispatcherTest {
         assertEquals(batches, worker.inFlight.size());
         end(worker);
         assertEquals(List.of(200), model.requests.get(1).statuses);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"DIED, 1", "STOPPED, 1", "UNBEGUN, 0"})
+    void onlyWhatRanIsCountedAsRunAgain(final Loss.Kind kind, final int again) {
+        final TestModel.Request behind = new TestModel.Request("patient", "patient");
+        final TestModel.FakeWorker worker = behindHeld(behind);
+        worker.lose(new Loss(kind, 500, "told to"));
+        assertEquals(again, model.slot.get(ControlLayout.S_RETRIED));
+        assertEquals(2, model.dispatcher.waiting());
+        worker.comeBack();
+        end(worker);
+        model.requests.forEach(request -> assertEquals(List.of(200), request.statuses));
+    }
+
+    @Test
+    void ofWhatRanOnALostWorkerItIsKnownForHowLong() {
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        model.strict("held");
+        final long begunNs = model.now;
+        model.pass(60_000 * MS);
+        worker.lose(Loss.timedOut("told to"));
+        final Recent.Line line = model.dispatcher.telemetry().recent().get(0);
+        assertEquals(List.of(begunNs, 1L, 0L), List.of(line.startNs(), (long) line.batch(), (long) line.group()));
+        assertEquals(500, line.status());
     }
 }
