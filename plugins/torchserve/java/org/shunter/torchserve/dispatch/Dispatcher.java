@@ -83,9 +83,9 @@ public final class Dispatcher {
     }
 
     /** Count a request that was refused before it became an entry. */
-    public synchronized void countRejected(final RequestClass requestClass) {
+    public synchronized void countRejected(final RequestClass requestClass, final String why) {
         state.telemetry.arrived(requestClass);
-        state.telemetry.rejected(requestClass);
+        state.telemetry.rejected(requestClass, why);
     }
 
     /** The client of a request is gone. */

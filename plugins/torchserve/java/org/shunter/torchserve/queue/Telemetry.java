@@ -15,6 +15,8 @@ public final class Telemetry {
     private final ModelSlot slot;
     private final SloWindow window = new SloWindow();
     private final Recent recent;
+    private final String[] whyExpired = new String[RequestClass.COUNT];
+    private final String[] whyRejected = new String[RequestClass.COUNT];
 
     /** {@code listener}: hears of each request that ends, or null. */
     public Telemetry(final ModelSlot slot, final Consumer<Recent.Line> listener) {
@@ -30,6 +32,16 @@ public final class Telemetry {
     /** What became of the last requests. */
     public Recent recent() {
         return recent;
+    }
+
+    /** What the last request of a class was told that expired, or null. */
+    public String whyExpired(final RequestClass requestClass) {
+        return whyExpired[requestClass.ordinal()];
+    }
+
+    /** What the last one was told that was refused, or null. */
+    public String whyRejected(final RequestClass requestClass) {
+        return whyRejected[requestClass.ordinal()];
     }
 
     private void count(final int offset, final RequestClass requestClass) {
@@ -49,12 +61,13 @@ public final class Telemetry {
     }
 
     /** Refused before it became an entry. */
-    public void rejected(final RequestClass requestClass) {
+    public void rejected(final RequestClass requestClass, final String why) {
         count(S_REJECTED, requestClass);
+        whyRejected[requestClass.ordinal()] = why;
     }
 
     public void rejected(final Entry entry, final int status, final String why) {
-        count(S_REJECTED, entry.requestClass);
+        rejected(entry.requestClass, why);
         missed(S_SLO_REJECTED, entry);
         recent.ended(entry, status, why, System.nanoTime());
     }
@@ -67,6 +80,7 @@ public final class Telemetry {
 
     public void expired(final Entry entry, final int status, final String why) {
         count(S_EXPIRED, entry.requestClass);
+        whyExpired[entry.requestClass.ordinal()] = why;
         window.ended(entry.requestClass, false, System.nanoTime());
         recent.ended(entry, status, why, System.nanoTime());
     }
