@@ -1,5 +1,8 @@
 """A request whose deadline passes is told so in time, and nothing is dropped silently."""
 
+import os
+import signal
+
 import pytest
 
 pytestmark = pytest.mark.e2e
@@ -57,6 +60,28 @@ def test_an_answer_after_the_deadline_is_delivered_and_counted(serve):
     gate.open()
     assert (held[0].result().status, held[0].result()["id"]) == (200, "held")
     assert (model.count("answered_late"), model.count("answered")) == (1, 1)
+
+
+def test_nothing_with_a_deadline_waits_behind_a_worker_that_stands_still(serve, wait_until):
+    model = serve(initial_workers=2)
+    gate, held = model.hold()
+    stopped = next(pid for pid in model.pids() if pid != model.ran()[0]["pid"])
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        stuck = model.send("stuck")
+        wait_until("it is sent", lambda: model.state()["in_flight"]["batches"] == 2)
+        late = [model.send(f"late{number}", headers=SHORT) for number in range(20)]
+        answers = [future.result() for future in late]  # comes back although nobody answers
+        assert {answer.status for answer in answers} == {model.LATE}
+        assert all("deadline cannot be met" in answer["message"] for answer in answers)
+        assert (model.count("expired"), model.waiting()) == (20, 0)
+        assert model.state()["in_flight"]["requests"] == 2 and not stuck.done()
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+        gate.open()
+    assert [future.result().status for future in (*held, stuck)] == [200] * 2
+    assert model.ask("after").status == 200
+    assert (model.count("expired"), model.count("answered")) == (20, 3)
 
 
 @pytest.mark.both_servers

@@ -404,6 +404,9 @@ def test_bad_cores_are_answered_400(serve):
     for text in ("all", "0-", "3-1", "-1"):
         answer = model.configure(cores=text)
         assert answer.status == 400 and "cores: " in answer["message"], answer
+    answer = model.configure(configuration="1x1x8", atuo="true")
+    unknown = '"atuo" is unknown; allowed: configuration, cores, restart, auto; did you mean auto?'
+    assert (answer.status, answer["message"]) == (400, unknown)
     answer = model.configure(auto="maybe")
     assert answer.status == 400 and "allowed: true, false" in answer["message"]
 

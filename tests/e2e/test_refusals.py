@@ -33,7 +33,9 @@ BAD_SECTIONS = [
 ]
 
 
-def test_a_bad_header_is_answered_400_that_names_it_and_reaches_no_handler(serve):
+def test_a_bad_header_is_answered_400_that_names_it_and_reaches_no_handler(
+    serve, site, wait_until
+):
     model = serve()
     for name, value, allowed in BAD_MARKS:
         for path in ("", f"/v2/models/{model.name}/infer"):
@@ -50,6 +52,14 @@ def test_a_bad_header_is_answered_400_that_names_it_and_reaches_no_handler(serve
     assert model.ask("good", headers={"x-shunterless": "1"}).status == 200
     assert model.order() == ["good"]
     assert model.count("rejected") == 2 * len(BAD_MARKS) + len(UNKNOWN)
+    refused = f'refused; the last one: "{UNKNOWN[-1]}" is unknown; allowed: '.lower()
+
+    def told():
+        events = site.management("GET", "/shunter/events").json["events"]
+        mine = [each["text"].lower() for each in events if each["about"] == f"{model.name}/1.0"]
+        return any(refused in text for text in mine)
+
+    wait_until("it is told why", told)
 
 
 def test_a_model_whose_batches_may_begin_anew_refuses_what_must_not_run_twice(serve):

@@ -73,7 +73,7 @@ def story(told: dict[str, Any]) -> str:
         beside = f"with {others} other{'' if others == 1 else 's'}" if others else "alone"
         lines.append(f"  + {waited:.1f} ms  a worker of group {told['group']} took it, {beside}")
     if told["deaths"]:
-        lines.append(f"  {told['deaths']} of its workers died before")
+        lines.append(f"  {told['deaths']} of its workers died")
     ended = f"  + {waited + ran:.1f} ms  "
     if told["why"]:
         lines.append(f"{ended}it ended with {told['status']}: {told['why']}")

@@ -43,7 +43,7 @@ REFUSED = ANSWERED | {
         ({"batch": 1}, "took it, alone"),
         ({"in_time": False, "ran_ms": 50.0}, "answered with 200, 22.3 ms late"),
         ({"deadline_ms": None}, "no deadline"),
-        ({"deaths": 1}, "1 of its workers died before"),
+        ({"deaths": 1}, "1 of its workers died\n"),
         (REFUSED, "+ 12.3 ms  it ended with 504: The deadline cannot be met"),
     ],
 )

@@ -3,10 +3,22 @@ package org.shunter.torchserve;
 import java.util.List;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.servingsdk.http.Request;
+import org.shunter.torchserve.forming.Spelling;
 
 /** Arguments of our endpoints, which come in the query. */
 final class Arguments {
     private Arguments() {}
+
+    /** Refuse what is not known: what it was to change would stay as it is. */
+    static void check(final Request request, final List<String> allowed) {
+        for (final String name : request.getParameterMap().keySet()) {
+            if (!allowed.contains(name)) {
+                throw new BadRequestException(
+                        "\"" + name + "\" is unknown; allowed: " + String.join(", ", allowed)
+                                + Spelling.hint(name, allowed));
+            }
+        }
+    }
 
     /** The first of that name, or null. */
     static String of(final Request request, final String name) {

@@ -178,6 +178,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
                     "PUT is for /shunter/models/{name}[/{version}]/configuration");
         }
         final ServedModel model = model(path, true);
+        Arguments.check(request, List.of(CONFIGURATION, "cores", "restart", "auto"));
         final String text = Arguments.of(request, CONFIGURATION);
         final String auto = Arguments.of(request, "auto");
         final boolean wanted = auto != null && Arguments.flag("auto", auto);

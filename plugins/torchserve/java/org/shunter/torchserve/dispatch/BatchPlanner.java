@@ -62,6 +62,9 @@ final class BatchPlanner {
         assert Thread.holdsLock(lock);
         builder.begin(nowNs);
         wakeNs = Entry.NEVER;
+        if (queue.size() == 0) {
+            return;
+        }
         now = nowNs;
         threshold = deliberateWait.threshold();
         current.setStrictTraffic(hasStrictTraffic);
@@ -252,6 +255,7 @@ final class BatchPlanner {
         return running != null
                 && !running.entries.get(0).alone()
                 && forecast.batchNs(worker, running.size()) < LONGEST_TO_QUEUE_BEHIND_NS
+                && !forecast.isLate(worker, running, now) // it may hang
                 && ReleaseRule.maySendAhead(
                         queue.size(requestClass),
                         threshold,

@@ -88,11 +88,11 @@ final class DispatchState {
                 new BatchPlanner(
                         lock, queue, current, builder, forecast, commands, sharing, deliberateWait);
         this.failures = new RequestFailures(lock, name, telemetry);
-        this.expiry = new Expiry(queue, current, failures);
         this.admission =
                 new AdmissionControl(lock, name, limits.capacity(), queue, current, commands, failures);
         this.inFlight =
                 new InFlight(lock, slot, queue, current, planner, failures, sharing, telemetry);
+        this.expiry = new Expiry(queue, current, inFlight, failures);
     }
 
     /** A request comes; returns null, or why it was not taken. */
@@ -184,12 +184,14 @@ final class DispatchState {
         }
         final boolean ran = worker.inFlight.peekFirst() == batch;
         inFlight.take(worker, batch);
+        final List<Entry> awaited =
+                batch.entries.stream().filter(e -> e.stage != Entry.Stage.EXPIRED).toList();
         if (batch.size() == 1) {
-            failures.failed(batch.entries, status, why, effects);
+            failures.failed(awaited, status, why, effects);
         } else {
-            for (int i = batch.size() - 1; i >= 0; i--) {
-                batch.entries.get(i).isolated = true;
-                queue.restore(batch.entries.get(i));
+            for (int i = awaited.size() - 1; i >= 0; i--) {
+                awaited.get(i).isolated = true;
+                queue.restore(awaited.get(i));
             }
         }
         final long now = clock.getAsLong();
@@ -259,9 +261,6 @@ final class DispatchState {
         obey(effects);
         planner.settle(now, arrivals);
         sharing.begin(now);
-        if (queue.size() == 0) {
-            return;
-        }
         expiry.expire(now, effects);
         guard.run("planning", () -> planner.next(now, hasStrictTraffic(now), admission.wasFull(now)));
         for (final BatchBuilder.Assignment assignment : builder.assignments()) {

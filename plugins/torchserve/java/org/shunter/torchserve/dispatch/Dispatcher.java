@@ -83,9 +83,9 @@ public final class Dispatcher {
     }
 
     /** Count a request that was refused before it became an entry. */
-    public synchronized void countRejected(final RequestClass requestClass) {
+    public synchronized void countRejected(final RequestClass requestClass, final String why) {
         state.telemetry.arrived(requestClass);
-        state.telemetry.rejected(requestClass);
+        state.telemetry.rejected(requestClass, why);
     }
 
     /** The client of a request is gone. */
@@ -204,7 +204,7 @@ public final class Dispatcher {
 
     /** Nothing waits and nothing runs. */
     public synchronized boolean isIdle() {
-        return state.queue.size() == 0 && state.inFlight.requests() == 0;
+        return state.queue.size() == 0 && state.inFlight.batches() == 0;
     }
 
     public synchronized int waiting() {

@@ -12,31 +12,38 @@ import org.shunter.torchserve.queue.RequestQueue;
 final class Expiry {
     private final RequestQueue queue;
     private final CurrentWorkers current;
+    private final InFlight inFlight;
     private final RequestFailures failures;
 
     Expiry(
             final RequestQueue queue,
             final CurrentWorkers current,
+            final InFlight inFlight,
             final RequestFailures failures) {
         this.queue = queue;
         this.current = current;
+        this.inFlight = inFlight;
         this.failures = failures;
     }
 
     /** When to look again for what can no longer be answered in time. */
     long nextNs(final long now) {
         final long deadlineNs = queue.earliestDeadlineNs();
-        return deadlineNs == Entry.NEVER
-                ? deadlineNs
-                : Deadlines.tooLateAtNs(now, deadlineNs, current.leastNs());
+        final long tooLateNs =
+                deadlineNs == Entry.NEVER
+                        ? deadlineNs
+                        : Deadlines.tooLateAtNs(now, deadlineNs, current.leastNs());
+        return Math.min(tooLateNs, inFlight.earliestDeadlineNs());
     }
 
     /** Answer what can no longer be answered in time. */
     void expire(final long now, final Effects effects) {
-        if (queue.earliestDeadlineNs() == Entry.NEVER) {
+        final boolean queued = queue.earliestDeadlineNs() != Entry.NEVER;
+        if (!queued && inFlight.earliestDeadlineNs() > now) {
             return;
         }
         final List<Entry> expired = new ArrayList<>();
+        inFlight.takeExpired(now, expired); // behind a worker that may never answer
         for (final RequestClass requestClass : RequestClass.all()) {
             queue.takeExpired(requestClass, now, current.soonestNs(requestClass, now), expired);
         }

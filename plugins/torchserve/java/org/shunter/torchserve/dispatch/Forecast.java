@@ -41,6 +41,12 @@ final class Forecast {
         return worker.group.fit.cautionNs() + commands.marginUs * 1000;
     }
 
+    /** Whether a batch runs for longer than it was predicted to; false when nothing is known. */
+    boolean isLate(final BatchWorker worker, final Batch running, final long now) {
+        final long longestNs = batchNs(worker, running.size()) + cautionNs(worker);
+        return knows(worker) && now - running.startNs > longestNs;
+    }
+
     /** Largest batch whose requests add no more than that to its fixed part; at least 1. */
     long sizeAdding(final BatchWorker worker, final long limitNs) {
         final long perRequest = perRequestNs(worker);

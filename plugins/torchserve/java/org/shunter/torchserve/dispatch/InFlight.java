@@ -1,5 +1,6 @@
 package org.shunter.torchserve.dispatch;
 
+import java.util.ArrayList;
 import java.util.List;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
@@ -24,6 +25,8 @@ final class InFlight {
     private final RequestFailures failures;
     private final SliceSharing sharing;
     private final Telemetry telemetry;
+    /** Batches with deadlines that are behind others. */
+    private final List<Batch> ahead = new ArrayList<>();
     private int requests;
     private int batches;
 
@@ -59,6 +62,12 @@ final class InFlight {
         assert Thread.holdsLock(lock);
         batches++;
         requests += batch.size();
+        if (!worker.inFlight.isEmpty()) {
+            batch.deadlineNs = batch.earliestDeadlineNs();
+            if (batch.deadlineNs != Entry.NEVER) {
+                ahead.add(batch);
+            }
+        }
         worker.add(batch);
     }
 
@@ -66,9 +75,43 @@ final class InFlight {
     void take(final BatchWorker worker, final Batch batch) {
         assert Thread.holdsLock(lock);
         worker.remove(batch);
+        ahead.remove(batch);
+        ahead.remove(worker.inFlight.peekFirst()); // which begins now
         batches--;
-        requests -= batch.size();
-        batch.entries.forEach(entry -> entry.stage = Entry.Stage.DONE);
+        for (final Entry entry : batch.entries) {
+            if (entry.stage != Entry.Stage.EXPIRED) {
+                entry.stage = Entry.Stage.DONE;
+                requests--;
+            }
+        }
+    }
+
+    /** Earliest deadline of what was given and has not begun, or {@link Entry#NEVER}. */
+    long earliestDeadlineNs() {
+        assert Thread.holdsLock(lock);
+        long earliest = Entry.NEVER;
+        for (final Batch batch : ahead) {
+            earliest = Math.min(earliest, batch.deadlineNs);
+        }
+        return earliest;
+    }
+
+    /** Find what did not begin before its deadline; its worker may run it all the same. */
+    void takeExpired(final long now, final List<Entry> expired) {
+        assert Thread.holdsLock(lock);
+        for (final Batch batch : ahead) {
+            if (batch.deadlineNs > now) {
+                continue;
+            }
+            for (final Entry entry : batch.entries) {
+                if (!entry.isOver() && entry.deadlineNs <= now) {
+                    entry.stage = Entry.Stage.EXPIRED;
+                    requests--;
+                    expired.add(entry);
+                }
+            }
+            batch.deadlineNs = batch.earliestDeadlineNs();
+        }
     }
 
     static void endIfDrained(final BatchWorker worker, final Effects effects) {
@@ -130,13 +173,18 @@ final class InFlight {
             final boolean begun = batch == running && batch.sent;
             for (int i = batch.size() - 1; i >= 0; i--) {
                 final Entry entry = batch.entries.get(i);
+                if (entry.stage == Entry.Stage.EXPIRED) {
+                    continue;
+                }
                 entry.deaths += begun && loss.isDeath() ? 1 : 0;
                 if (begun && !loss.permitsAnotherRun(entry)) {
-                    failures.givenUp(entry, loss, effects);
-                } else {
-                    telemetry.retried();
-                    queue.restore(entry);
+                    failures.givenUp(entry, batch, worker.group, loss, effects);
+                    continue;
                 }
+                if (begun && loss.kind() != Loss.Kind.UNBEGUN) { // what only waited never ran
+                    telemetry.retried();
+                }
+                queue.restore(entry);
             }
         }
     }

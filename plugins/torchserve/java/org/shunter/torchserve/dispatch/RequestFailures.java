@@ -1,10 +1,12 @@
 package org.shunter.torchserve.dispatch;
 
 import java.util.List;
+import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.Effects;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.queue.Telemetry;
+import org.shunter.torchserve.queue.WorkerGroup;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -47,7 +49,12 @@ final class RequestFailures {
     }
 
     /** Its worker was lost, and it does not run again. */
-    void givenUp(final Entry entry, final Loss loss, final Effects effects) {
+    void givenUp(
+            final Entry entry,
+            final Batch batch,
+            final WorkerGroup<?> group,
+            final Loss loss,
+            final Effects effects) {
         assert Thread.holdsLock(lock);
         entry.stage = Entry.Stage.DONE;
         final boolean isPoison = Loss.isPoison(entry);
@@ -55,7 +62,7 @@ final class RequestFailures {
                 isPoison
                         ? "Worker died. The request ended " + entry.deaths + " workers: " + loss.cause()
                         : "Worker died. The request is not run again: " + loss.cause();
-        telemetry.failed(entry, loss.status(), why);
+        telemetry.lost(entry, batch, group.index, loss.status(), why);
         effects.refuse(entry, loss.jobStatus(), why);
         if (!isPoison) {
             return;

@@ -1,8 +1,9 @@
 package org.shunter.torchserve.events;
 
 import com.google.gson.JsonObject;
-import java.io.BufferedWriter;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.SeekableByteChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -24,12 +25,15 @@ public final class JsonLines<T> {
     private static final Logger LOGGER = LoggerFactory.getLogger(JsonLines.class);
     private static final int WAITING = 8192;
     private static final long LOOK_MS = 1000;
+    /** So many characters are written at once, or fewer when nothing more waits. */
+    private static final int CHUNK = 8192;
 
     private final Path path;
     private final Function<T, JsonObject> asJson;
     private final ArrayBlockingQueue<T> waiting = new ArrayBlockingQueue<>(WAITING);
     private final AtomicLong left = new AtomicLong();
-    private BufferedWriter writer;
+    private final StringBuilder text = new StringBuilder();
+    private SeekableByteChannel file;
     private Object key;
     private long nextLookNs = System.nanoTime();
     private boolean told;
@@ -68,7 +72,6 @@ public final class JsonLines<T> {
                         write(next);
                     }
                     openAgainIfMoved();
-                    told = false;
                 } catch (IOException e) {
                     complain(e);
                 }
@@ -78,46 +81,84 @@ public final class JsonLines<T> {
         }
     }
 
-    /** A full disk is said once, and again when it was better in between. */
+    /** A full disk is said once, and again when something could be written in between. */
     private void complain(final IOException e) {
         if (!told) {
             LOGGER.error("Lines are missing: {}", e.toString());
         }
         told = true;
         try {
-            if (writer != null) {
-                writer.close();
+            if (file != null) {
+                file.close();
             }
         } catch (IOException again) {
             LOGGER.debug("It could not be closed, either", again);
         }
-        writer = null;
+        file = null;
     }
 
     private void write(final T next) throws IOException {
-        if (writer == null) {
-            open();
+        text.append(asJson.apply(next)).append('\n');
+        if (waiting.isEmpty() || text.length() >= CHUNK) {
+            flush();
         }
-        final long lost = left.getAndSet(0);
-        if (lost > 0) {
-            final JsonObject json = new JsonObject();
-            json.addProperty("left_out", lost);
-            writer.write(json + "\n");
+    }
+
+    /** What of it does not get into the file is left out. */
+    private void flush() throws IOException {
+        final ByteBuffer bytes = bytes(text.toString());
+        text.setLength(0);
+        try {
+            if (file == null) {
+                open();
+            }
+            final long lost = left.get();
+            if (lost > 0) {
+                final JsonObject json = new JsonObject();
+                json.addProperty("left_out", lost);
+                put(bytes(json + "\n"));
+                left.addAndGet(-lost); // not before, because that may fail, too
+            }
+            put(bytes);
+            told = false;
+        } finally {
+            while (bytes.hasRemaining()) {
+                if (bytes.get() == '\n') {
+                    left.incrementAndGet();
+                }
+            }
         }
-        writer.write(asJson.apply(next) + "\n");
-        if (waiting.isEmpty()) {
-            writer.flush();
+    }
+
+    private static ByteBuffer bytes(final String lines) {
+        return ByteBuffer.wrap(lines.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private void put(final ByteBuffer bytes) throws IOException {
+        while (bytes.hasRemaining()) {
+            file.write(bytes);
         }
     }
 
     private void open() throws IOException {
-        writer =
-                Files.newBufferedWriter(
-                        path,
-                        StandardCharsets.UTF_8,
-                        StandardOpenOption.CREATE,
-                        StandardOpenOption.APPEND);
+        final boolean isCut = endsInsideALine();
+        file = Files.newByteChannel(path, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
         key = keyOf(path);
+        if (isCut) {
+            put(bytes("\n"));
+        }
+    }
+
+    /** Whether the file's last line was only half written: the disk was full, or a server killed. */
+    private boolean endsInsideALine() throws IOException {
+        if (!Files.isRegularFile(path) || Files.size(path) == 0 || !Files.isReadable(path)) {
+            return false;
+        }
+        final ByteBuffer last = ByteBuffer.allocate(1);
+        try (SeekableByteChannel found = Files.newByteChannel(path)) {
+            found.position(found.size() - 1).read(last);
+        }
+        return last.get(0) != '\n';
     }
 
     private void openAgainIfMoved() throws IOException {
@@ -126,8 +167,8 @@ public final class JsonLines<T> {
             return;
         }
         nextLookNs = now + LOOK_MS * 1_000_000;
-        if (writer != null && (!Files.exists(path) || !keyOf(path).equals(key))) {
-            writer.close();
+        if (file != null && (!Files.exists(path) || !keyOf(path).equals(key))) {
+            file.close();
             open();
         }
     }

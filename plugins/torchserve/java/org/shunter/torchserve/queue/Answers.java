@@ -28,10 +28,13 @@ public final class Answers {
                         reply.predictions().get(0).headers().get(RequestInput.TS_STREAM_NEXT));
     }
 
-    /** Answer the requests of a batch, in any order; every one gets exactly one final answer. */
+    /**
+     * Answer the requests of a batch, in any order; every one gets exactly one final answer. Those
+     * that expired have theirs.
+     */
     static void deliver(final Batch batch, final Reply reply) {
         if (reply.code() != 200) {
-            batch.entries.forEach(entry -> error(entry, reply.code(), reply.message()));
+            batch.entries.forEach(entry -> failed(entry, reply.code(), reply.message()));
             return;
         }
         final List<Reply.Prediction> predictions = reply.predictions();
@@ -48,7 +51,7 @@ public final class Answers {
             if (prediction != null) {
                 answer(entry, prediction);
             } else if (!isPartial(reply)) {
-                error(entry, 500, "The worker's reply had no answer to this request");
+                failed(entry, 500, "The worker's reply had no answer to this request");
             }
         }
     }
@@ -92,6 +95,9 @@ public final class Answers {
     }
 
     private static void answer(final Entry entry, final Reply.Prediction prediction) {
+        if (entry.stage == Entry.Stage.EXPIRED) {
+            return; // it has its answer
+        }
         try {
             entry.job.response(
                     prediction.body(),
@@ -102,6 +108,13 @@ public final class Answers {
         } catch (RuntimeException | Error e) { // a full heap too: the rest of the batch waits
             LOGGER.error("Answer to request {} failed", entry.job.getJobId(), e);
             error(entry, 500, "The answer could not be sent: " + e);
+        }
+    }
+
+    /** Its worker gave no answer to it. */
+    private static void failed(final Entry entry, final int status, final String text) {
+        if (entry.stage != Entry.Stage.EXPIRED) {
+            error(entry, status, text);
         }
     }
 

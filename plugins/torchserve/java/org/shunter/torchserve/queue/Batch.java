@@ -11,6 +11,8 @@ public final class Batch {
     public long startNs;
     /** When the worker started on it or last sent a part of its answer. */
     public long heardNs;
+    /** Earliest deadline in it while it is behind another batch, else {@link Entry#NEVER}. */
+    public long deadlineNs = Entry.NEVER;
     /** Whether it was written to its worker, which sets this: else the worker cannot have begun it. */
     public volatile boolean sent;
     /** By how much that was moved on because it had to stand still. */
@@ -35,5 +37,14 @@ public final class Batch {
 
     public int size() {
         return entries.size();
+    }
+
+    /** Earliest deadline of those in it whose clients wait, or {@link Entry#NEVER}. */
+    public long earliestDeadlineNs() {
+        long earliest = Entry.NEVER;
+        for (final Entry entry : entries) {
+            earliest = entry.isOver() ? earliest : Math.min(earliest, entry.deadlineNs);
+        }
+        return earliest;
     }
 }

@@ -17,6 +17,8 @@ public final class Entry {
         QUEUED,
         /** In a batch that was given to a worker. */
         SENT,
+        /** In such a batch still, but its client was told that its deadline passed before it began. */
+        EXPIRED,
         /** Answered, or its client is gone. */
         DONE
     }
@@ -48,6 +50,11 @@ public final class Entry {
         this.arrivalNs = arrivalNs;
         this.deadlineNs = deadlineNs;
         this.rerun = rerun;
+    }
+
+    /** Nobody waits for an answer to it any more. */
+    public boolean isOver() {
+        return stage == Stage.DONE || stage == Stage.EXPIRED;
     }
 
     /**

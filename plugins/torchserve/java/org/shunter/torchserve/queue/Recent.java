@@ -58,7 +58,18 @@ public final class Recent {
         add(entry, batch.startNs, nowNs, batch.size(), group, status, "");
     }
 
-    /** It ended without having been answered by a worker. */
+    /** It ran, and its worker was lost. */
+    void lost(
+            final Entry entry,
+            final Batch batch,
+            final int group,
+            final int status,
+            final String why,
+            final long nowNs) {
+        add(entry, batch.startNs, nowNs, batch.size(), group, status, why);
+    }
+
+    /** It ended without having run. */
     void ended(final Entry entry, final int status, final String why, final long nowNs) {
         add(entry, 0, nowNs, 0, -1, status, why);
     }

@@ -15,6 +15,8 @@ public final class Telemetry {
     private final ModelSlot slot;
     private final SloWindow window = new SloWindow();
     private final Recent recent;
+    private final String[] whyExpired = new String[RequestClass.COUNT];
+    private final String[] whyRejected = new String[RequestClass.COUNT];
 
     /** {@code listener}: hears of each request that ends, or null. */
     public Telemetry(final ModelSlot slot, final Consumer<Recent.Line> listener) {
@@ -30,6 +32,16 @@ public final class Telemetry {
     /** What became of the last requests. */
     public Recent recent() {
         return recent;
+    }
+
+    /** What the last request of a class was told that expired, or null. */
+    public String whyExpired(final RequestClass requestClass) {
+        return whyExpired[requestClass.ordinal()];
+    }
+
+    /** What the last one was told that was refused, or null. */
+    public String whyRejected(final RequestClass requestClass) {
+        return whyRejected[requestClass.ordinal()];
     }
 
     private void count(final int offset, final RequestClass requestClass) {
@@ -49,12 +61,13 @@ public final class Telemetry {
     }
 
     /** Refused before it became an entry. */
-    public void rejected(final RequestClass requestClass) {
+    public void rejected(final RequestClass requestClass, final String why) {
         count(S_REJECTED, requestClass);
+        whyRejected[requestClass.ordinal()] = why;
     }
 
     public void rejected(final Entry entry, final int status, final String why) {
-        count(S_REJECTED, entry.requestClass);
+        rejected(entry.requestClass, why);
         missed(S_SLO_REJECTED, entry);
         recent.ended(entry, status, why, System.nanoTime());
     }
@@ -67,16 +80,33 @@ public final class Telemetry {
 
     public void expired(final Entry entry, final int status, final String why) {
         count(S_EXPIRED, entry.requestClass);
+        whyExpired[entry.requestClass.ordinal()] = why;
         window.ended(entry.requestClass, false, System.nanoTime());
         recent.ended(entry, status, why, System.nanoTime());
     }
 
     public void failed(final Entry entry, final int status, final String why) {
-        count(S_FAILED, entry.requestClass);
-        missed(S_SLO_FAILED, entry);
+        countFailed(entry);
         recent.ended(entry, status, why, System.nanoTime());
     }
 
+    /** It ran in a batch whose worker was lost, and is not run again. */
+    public void lost(
+            final Entry entry,
+            final Batch batch,
+            final int group,
+            final int status,
+            final String why) {
+        countFailed(entry);
+        recent.lost(entry, batch, group, status, why, System.nanoTime());
+    }
+
+    private void countFailed(final Entry entry) {
+        count(S_FAILED, entry.requestClass);
+        missed(S_SLO_FAILED, entry);
+    }
+
+    /** It ran in a batch whose worker was lost, and runs again. */
     public void retried() {
         slot.add(S_RETRIED, 1);
     }
@@ -100,6 +130,9 @@ public final class Telemetry {
         final List<Entry> entries = batch.entries;
         for (int i = 0; i < entries.size(); i++) {
             final Entry entry = entries.get(i);
+            if (entry.stage == Entry.Stage.EXPIRED) {
+                continue; // counted when its client was told
+            }
             final RequestClass c = entry.requestClass;
             count(S_ANSWERED, c);
             slot.addTime(S_QUEUE_TIMES, S_QUEUE_NS, c, batch.startNs - entry.arrivalNs);

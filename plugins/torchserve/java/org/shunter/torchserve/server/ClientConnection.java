@@ -34,7 +34,7 @@ final class ClientConnection {
 
         boolean isDone() {
             final Entry entry = get();
-            return entry == null || entry.stage == Entry.Stage.DONE;
+            return entry == null || entry.isOver();
         }
 
         void abandon() {

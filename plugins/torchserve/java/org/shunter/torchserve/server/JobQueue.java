@@ -43,13 +43,13 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
                             : RequestTerms.ofHeaders(job.getPayload().getHeaders());
             served.settings().check(terms);
         } catch (BadRequestException e) {
-            served.dispatcher().countRejected(served.settings().defaultClass());
+            served.dispatcher().countRejected(served.settings().defaultClass(), e.getMessage());
             return refuse(job, new Refusal(400, e.getMessage(), 0));
         }
         final boolean claims = terms.requestClass() == RequestClass.STRICT && !isDescribe(job);
         final Refusal forbidden = claims ? strictClaims.refusalOf(key) : null;
         if (forbidden != null) {
-            served.dispatcher().countRejected(RequestClass.STRICT);
+            served.dispatcher().countRejected(RequestClass.STRICT, forbidden.text());
             return refuse(job, forbidden);
         }
         final Entry entry = entry(job, terms);

@@ -10,19 +10,21 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Function;
 import org.shunter.torchserve.events.Events;
 import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.pool.ServedModel;
-import org.shunter.torchserve.queue.Recent;
+import org.shunter.torchserve.queue.Telemetry;
 
 /**
  * Tells of what is too frequent to be told one by one, once a second at most: requests that were
  * dropped, refused or run again, and weights that left a cache. Only the timer's thread calls it.
  */
 final class Tallies {
-    private static final int TOO_LATE = 504;
+    /** So many characters of a reason are told. */
+    private static final int LONGEST = 500;
 
     private final Events events;
     private final Map<Object, Long> before = new HashMap<>();
@@ -50,26 +52,37 @@ final class Tallies {
 
     private void look(final ServedModel model) {
         final ModelSlot slot = model.slot();
+        final Telemetry telemetry = model.dispatcher().telemetry();
         for (final RequestClass kind : RequestClass.all()) {
             final long expired = more(model, "expired" + kind, slot.get(ModelSlot.of(S_EXPIRED, kind)));
             final long refused = more(model, "rejected" + kind, slot.get(ModelSlot.of(S_REJECTED, kind)));
             if (expired > 0) {
-                tell(model, expired, kind, "dropped: too late to be in time", true);
+                tell(model, expired, kind, "dropped: too late to be in time", telemetry::whyExpired);
             }
             if (refused > 0) {
-                tell(model, refused, kind, "refused", false);
+                tell(model, refused, kind, "refused", telemetry::whyRejected);
             }
         }
         final long again = more(model, "retried", slot.get(S_RETRIED));
         if (again > 0) {
-            final String text = again + " requests ran again because their worker died";
-            events.tell(Level.WARNING, model.name(), text);
+            events.tell(Level.WARNING, model.name(), again(again));
         }
         final long poisoned = more(model, "poisoned", slot.get(S_POISONED));
         if (poisoned > 0) {
-            final String text = poisoned + " requests were given up: each ended two workers";
-            events.tell(Level.ERROR, model.name(), text);
+            events.tell(Level.ERROR, model.name(), givenUp(poisoned));
         }
+    }
+
+    static String again(final long count) {
+        return count == 1
+                ? "1 request ran again because its worker died"
+                : count + " requests ran again because their worker died";
+    }
+
+    static String givenUp(final long count) {
+        return count == 1
+                ? "1 request was given up: it ended two workers"
+                : count + " requests were given up: each ended two workers";
     }
 
     private void tell(
@@ -77,29 +90,22 @@ final class Tallies {
             final long count,
             final RequestClass kind,
             final String what,
-            final boolean dropped) {
-        final String label = kind.label() + (count == 1 ? " request was " : " requests were ");
-        final String[] found = new String[1];
-        model.dispatcher().read(() -> found[0] = lastReason(model, kind, dropped));
-        final String why = found[0];
-        events.tell(
-                Level.WARNING,
-                model.name(),
-                count + " " + label + what + (why.isEmpty() ? "" : "; the last one: " + why));
+            final Function<RequestClass, String> reason) {
+        final String[] why = new String[1];
+        model.dispatcher().read(() -> why[0] = reason.apply(kind));
+        events.tell(Level.WARNING, model.name(), unserved(count, kind, what, why[0]));
     }
 
-    /** What the last one was told; called under the dispatcher's lock. */
-    private static String lastReason(
-            final ServedModel model, final RequestClass kind, final boolean dropped) {
-        final Recent recent = model.dispatcher().telemetry().recent();
-        for (int age = 0; age < recent.size(); age++) {
-            final Recent.Line line = recent.get(age);
-            final boolean ran = line.startNs() != 0 || line.status() == Recent.ABANDONED;
-            if (!ran && line.requestClass() == kind && dropped == (line.status() == TOO_LATE)) {
-                return line.why();
-            }
+    /** {@code why}: what the last one was told; it may quote a client, at any length. */
+    static String unserved(
+            final long count, final RequestClass kind, final String what, final String why) {
+        final String were = count == 1 ? " request was " : " requests were ";
+        final String text = count + " " + kind.label() + were + what;
+        if (why == null) {
+            return text;
         }
-        return "";
+        final boolean isLong = why.length() > LONGEST;
+        return text + "; the last one: " + (isLong ? why.substring(0, LONGEST) + "..." : why);
     }
 
     private void lookAtPool(final JsonObject pool) {

@@ -21,7 +21,9 @@ import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
+import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.queue.Reply;
 import org.shunter.torchserve.queue.WorkerState;
 
@@ -491,5 +493,124 @@ class DispatcherTest {
         assertEquals(List.of(), worker.running());
         model.pass(2 * MS);
         assertEquals(List.of("a"), worker.running());
+    }
+
+    /** A worker that runs "held" and has the other requests in a batch behind it. */
+    private TestModel.FakeWorker behindHeld(final TestModel.Request... others) {
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        model.command(() -> model.slot.set(ControlLayout.S_THRESHOLD_FIXED_MILLI, 1000 * others.length));
+        model.strict("held");
+        for (final TestModel.Request each : others) {
+            model.offer(each, STRICT, each.name.equals("patient") ? 0 : 100 * MS, Rerun.ALWAYS);
+        }
+        assertEquals(others.length, worker.inFlight.peekLast().size());
+        assertEquals(2, worker.inFlight.size());
+        return worker;
+    }
+
+    private long counted(final int offset) {
+        return model.slot.get(ModelSlot.of(offset, STRICT));
+    }
+
+    @Test
+    void whatIsBehindAHangingBatchIsToldWhenItsDeadlinePasses() {
+        final TestModel.Request hasty = new TestModel.Request("hasty", "hasty");
+        final TestModel.FakeWorker worker = behindHeld(hasty);
+        model.pass(99 * MS);
+        assertEquals(List.of(), hasty.statuses);
+        model.pass(2 * MS);
+        assertEquals(List.of(504), hasty.statuses);
+        assertEquals(1, counted(ControlLayout.S_EXPIRED));
+        assertEquals(1, model.slot.get(ControlLayout.S_IN_FLIGHT_REQUESTS));
+        worker.answer();
+        assertFalse(model.dispatcher.isIdle());
+        worker.answer();
+        assertEquals(List.of(504), hasty.statuses);
+        assertEquals(1, counted(ControlLayout.S_EXPIRED));
+        assertEquals(1, counted(ControlLayout.S_ANSWERED));
+        assertTrue(model.dispatcher.isIdle());
+        assertEquals(List.of(), model.pinned());
+    }
+
+    @ParameterizedTest
+    @CsvSource({"false", "true"})
+    void whatExpiredBehindALostBatchIsNotRunAgain(final boolean begun) {
+        final TestModel.Request hasty = new TestModel.Request("hasty", "hasty");
+        final TestModel.FakeWorker worker = behindHeld(hasty);
+        model.pass(101 * MS);
+        if (begun) {
+            worker.answer();
+        }
+        worker.die();
+        worker.comeBack();
+        assertEquals(begun ? List.of() : List.of("held"), worker.running());
+        end(worker);
+        assertEquals(List.of(504), hasty.statuses);
+        assertEquals(0, counted(ControlLayout.S_FAILED));
+        assertTrue(model.dispatcher.isIdle());
+    }
+
+    @ParameterizedTest
+    @CsvSource({"answered", "failed", "without an answer", "unencodable"})
+    void whatHasNoDeadlineIsAnsweredBesideWhatExpired(final String end) {
+        final TestModel.Request hasty = new TestModel.Request("hasty", "hasty");
+        final TestModel.Request patient = new TestModel.Request("patient", "patient");
+        final TestModel.FakeWorker worker = behindHeld(hasty, patient);
+        final Batch behind = worker.inFlight.peekLast();
+        model.pass(101 * MS);
+        assertEquals(List.of(504), hasty.statuses);
+        assertEquals(List.of(), patient.statuses);
+        worker.answer();
+        switch (end) {
+            case "failed" -> worker.fail(500);
+            case "without an answer" -> model.dispatcher.onReply(worker, new Reply(200, "", List.of()));
+            case "unencodable" -> model.dispatcher.onUnsent(worker, behind, 500, "not encoded");
+            default -> worker.answer();
+        }
+        end(worker);
+        assertEquals(List.of(504), hasty.statuses);
+        final boolean isAnswered = end.equals("answered") || end.equals("unencodable");
+        assertEquals(List.of(isAnswered ? 200 : 500), patient.statuses);
+        assertTrue(model.dispatcher.isIdle());
+    }
+
+    /** Predicted: 1 ms, and a margin of 2 ms. */
+    @ParameterizedTest
+    @CsvSource({"2, 2", "4, 1"})
+    void nothingIsSentAheadToAWorkerThatTakesLongerThanItShould(
+            final int passedMs, final int batches) {
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        model.command(() -> model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, MS));
+        model.strict("held");
+        model.pass(passedMs * MS);
+        model.strict("next");
+        assertEquals(batches, worker.inFlight.size());
+        end(worker);
+        assertEquals(List.of(200), model.requests.get(1).statuses);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"DIED, 1", "STOPPED, 1", "UNBEGUN, 0"})
+    void onlyWhatRanIsCountedAsRunAgain(final Loss.Kind kind, final int again) {
+        final TestModel.Request behind = new TestModel.Request("patient", "patient");
+        final TestModel.FakeWorker worker = behindHeld(behind);
+        worker.lose(new Loss(kind, 500, "told to"));
+        assertEquals(again, model.slot.get(ControlLayout.S_RETRIED));
+        assertEquals(2, model.dispatcher.waiting());
+        worker.comeBack();
+        end(worker);
+        model.requests.forEach(request -> assertEquals(List.of(200), request.statuses));
+    }
+
+    @Test
+    void ofWhatRanOnALostWorkerItIsKnownForHowLong() {
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        model.strict("held");
+        final long begunNs = model.now;
+        model.pass(60_000 * MS);
+        worker.lose(Loss.timedOut("told to"));
+        final Recent.Line line = model.dispatcher.telemetry().recent().get(0);
+        assertEquals(List.of(begunNs, 1L, 0L), List.of(line.startNs(), (long) line.batch(), (long) line.group()));
+        assertEquals(500, line.status());
     }
 }

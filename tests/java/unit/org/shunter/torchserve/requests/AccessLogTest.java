@@ -3,15 +3,25 @@ package org.shunter.torchserve.requests;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.logging.log4j.Level;
+import org.apache.logging.log4j.LogManager;
+import org.apache.logging.log4j.core.LogEvent;
+import org.apache.logging.log4j.core.LoggerContext;
+import org.apache.logging.log4j.core.config.Configurator;
+import org.apache.logging.log4j.core.filter.AbstractFilter;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.shunter.torchserve.events.JsonLines;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Recent;
@@ -19,6 +29,7 @@ import org.shunter.torchserve.queue.Recent;
 /** Lines of JSON, on a disk that may be full and in a file that may be moved. */
 final class AccessLogTest {
     private static final long PATIENCE_NS = 60_000_000_000L;
+    private static final int LINES = 2000;
 
     @TempDir Path folder;
 
@@ -95,6 +106,73 @@ final class AccessLogTest {
             log.ended("m/1", line("b", ""));
             Thread.sleep(10);
         }
-        assertTrue(until(path, 1).get(0).contains("\"b\""));
+        final List<String> lines = until(path, 2);
+        assertTrue(lines.get(0).contains("left_out"));
+        assertTrue(lines.get(1).contains("\"b\""));
+    }
+
+    /** How often it is said that a disk is full. */
+    private static AtomicInteger complaints() {
+        final AtomicInteger count = new AtomicInteger();
+        final AbstractFilter filter =
+                new AbstractFilter() {
+                    @Override
+                    public Result filter(final LogEvent event) {
+                        final String text = event.getMessage().getFormattedMessage();
+                        count.addAndGet(text.contains("No space left") ? 1 : 0);
+                        return Result.NEUTRAL;
+                    }
+                };
+        final LoggerContext context = (LoggerContext) LogManager.getContext(false);
+        context.getConfiguration().getRootLogger().addFilter(filter);
+        Configurator.setLevel(JsonLines.class.getName(), Level.ERROR); // others may turn it off
+        return count;
+    }
+
+    private static long told(final Path path) throws IOException {
+        long count = 0;
+        for (final String line : Files.exists(path) ? Files.readAllLines(path) : List.<String>of()) {
+            final JsonObject json = JsonParser.parseString(line).getAsJsonObject();
+            count += json.has("left_out") ? json.get("left_out").getAsLong() : 1;
+        }
+        return count;
+    }
+
+    @Test
+    void ofAFullDiskItIsSaidOnceAndWhatItTookIsCounted() throws Exception {
+        final Path full = Path.of("/dev/full");
+        assumeTrue(Files.exists(full));
+        final Path path = folder.resolve("log");
+        Files.createSymbolicLink(path, full);
+        final AtomicInteger complaints = complaints();
+        final AccessLog log = AccessLog.of(path.toString());
+        for (int i = 0; i < LINES; i++) {
+            log.ended("m/1", line("r" + i, ""));
+        }
+        final long end = System.nanoTime() + PATIENCE_NS;
+        while (complaints.get() == 0 && System.nanoTime() < end) {
+            Thread.sleep(10);
+        }
+        final Path disk = folder.resolve("disk");
+        Files.createFile(disk);
+        Files.createSymbolicLink(folder.resolve("new"), disk);
+        Files.move(folder.resolve("new"), path, StandardCopyOption.REPLACE_EXISTING);
+        log.ended("m/1", line("after", ""));
+        while (told(disk) < LINES + 1 && System.nanoTime() < end) {
+            Thread.sleep(10);
+        }
+        assertEquals(LINES + 1, told(disk));
+        assertEquals(1, complaints.get());
+    }
+
+    @Test
+    void nothingIsGluedToALineThatWasHalfWritten() throws Exception {
+        final Path path = folder.resolve("log");
+        Files.writeString(path, "{\"id\":\"ha");
+        final AccessLog log = AccessLog.of(path.toString());
+        log.ended("m/1", line("a", ""));
+        final List<String> lines = until(path, 2);
+        assertEquals("{\"id\":\"ha", lines.get(0));
+        assertTrue(lines.get(1).contains("\"a\""));
     }
 }
