@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from shunter.batching.forming.spelling import hint
+from shunter.plugins.cli.files import check_archive
 from shunter.plugins.cli.supervisor import Supervisor
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostProcess
 
+LOGGER = logging.getLogger("shunter.serve")
 _DRAIN_S = 60
 _TOLD_EVERY_S = 5.0
 
@@ -42,7 +45,10 @@ def check_triton(*, tokens: bool | None, verbose: bool) -> None:
 
 
 def archives(store: Path, models: Sequence[str]) -> list[str]:
-    """The archives to load; every ``.mar`` of the store when none is named."""
+    """The archives to load; every ``.mar`` of the store when none is named.
+
+    One that cannot be read stops no other: it is named, and left out. Raises UserError.
+    """
     if not store.is_dir():
         raise UserError(f"--store {store} is not a folder")
     if not models:
@@ -54,7 +60,22 @@ def archives(store: Path, models: Sequence[str]) -> list[str]:
         if "://" not in file and not (store / file).exists():
             near = hint(file, (path.name for path in store.glob("*.mar")))
             raise UserError(f"{store} holds no {file}{near}")
-    return list(models)
+    return _readable(store, models)
+
+
+def _readable(store: Path, models: Sequence[str]) -> list[str]:
+    found, wrong = [], []
+    for model in models:
+        try:
+            check_archive(store / model.split("=", 1)[-1])
+            found.append(model)
+        except UserError as error:
+            wrong.append(str(error))
+    if not found:
+        raise UserError("; ".join(wrong))
+    for why in wrong:
+        LOGGER.warning("%s\nThe others are served.", why)
+    return found
 
 
 class Lines:

@@ -307,10 +307,22 @@ def test_serve_takes_settings_as_key_and_value():
 
 
 def test_serve_loads_every_archive_of_the_store_unless_told(tmp_path):
-    for name in ("b.mar", "a.mar", "notes.txt"):
-        (tmp_path / name).touch()
+    manifest = {"model": {"modelName": "m", "handler": "h.py"}}
+    for name in ("b.mar", "a.mar"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+    (tmp_path / "notes.txt").touch()
     assert serve.archives(tmp_path, []) == ["a=a.mar", "b=b.mar"]
     assert serve.archives(tmp_path, ["x=a.mar", "http://host/y.mar"])[0] == "x=a.mar"
+
+
+def test_an_archive_that_cannot_be_read_stops_no_other(tmp_path, caplog):
+    test_serve_loads_every_archive_of_the_store_unless_told(tmp_path)
+    (tmp_path / "c.mar").write_text("hello")
+    assert serve.archives(tmp_path, []) == ["a=a.mar", "b=b.mar"]
+    assert "c.mar cannot be read as a model archive" in caplog.text
+    with pytest.raises(UserError, match=r"c\.mar cannot be read as a model archive"):
+        serve.archives(tmp_path, ["c=c.mar"])
 
 
 @pytest.mark.parametrize(
