@@ -52,8 +52,8 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 	$(BIN)/shunter demo
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
-	# Four files at a time: most of their time is waiting: each process has servers, ports and folders of its own.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	# Three files at a time: most of their time is waiting: each process has servers, ports and folders of its own.
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 examples: $(INSTALLED) ## run every program in examples/
 	@for each in $(filter-out examples/serving.py,$(wildcard examples/*.py)); do \

@@ -9,6 +9,7 @@ struct capacity {
     uint64_t size; /* of a batch of each */
     double per_ns; /* rows */
     int64_t busy_ns; /* until the first of them is free */
+    bool is_free;    /* one is: not if it is overdue */
 };
 
 static struct capacity capacity_for(
@@ -24,6 +25,7 @@ static struct capacity capacity_for(
             const int64_t busy_ns = shunter_busy_ns(served, worker, now_ns);
             all.size += cap;
             all.per_ns += (double)cap / (double)(lasts_ns > 1 ? lasts_ns : 1);
+            all.is_free |= !shunter_in_flight(worker);
             all.busy_ns = busy_ns < all.busy_ns ? busy_ns : all.busy_ns;
         }
     }
@@ -51,7 +53,7 @@ int64_t shunter_predicted_answer_ns(
     const struct capacity all = capacity_for(served, class, traffic, now_ns);
     const uint64_t ahead =
         served->lists[0].rows + (class == 0 ? 0 : served->lists[1].rows);
-    if (!all.size || !shunter_knows(served) || (all.busy_ns == 0 && ahead == 0)) {
+    if (!all.size || !shunter_knows(served) || (all.is_free && ahead == 0)) {
         return 0;
     }
     const int64_t round_ns = (int64_t)((double)all.size / all.per_ns);

@@ -213,7 +213,8 @@ class Dispatch:
         caps = [self._cap(hand, priority) for hand in hands]
         busy = min((self._busy_ns(hand) for hand in hands), default=0)
         ahead = sum(line.rows for line in self.lines[: priority + 1])
-        if not hands or not self._knows or (busy == 0 and ahead == 0):
+        is_free = any(not hand.in_flight for hand in hands)
+        if not hands or not self._knows or (is_free and ahead == 0):
             return 0
         per_ns = sum(cap / max(1, self._batch_ns(cap)) for cap in caps)
         capacity = sum(caps)

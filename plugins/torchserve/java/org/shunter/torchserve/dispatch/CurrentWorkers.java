@@ -153,6 +153,7 @@ final class CurrentWorkers {
         long capacity = 0;
         double perNs = 0;
         boolean known = true;
+        boolean free = false; // one that is overdue is not
         long busyNs = Entry.NEVER;
         for (final BatchWorker worker : workers) {
             if (isReadyFor(worker, requestClass)) {
@@ -161,9 +162,10 @@ final class CurrentWorkers {
                 perNs += (double) cap / Math.max(1, forecast.batchNs(worker, cap));
                 busyNs = Math.min(busyNs, forecast.busyNs(worker, nowNs));
                 known &= forecast.knows(worker);
+                free |= worker.inFlight.isEmpty();
             }
         }
-        if (capacity == 0 || !known || busyNs == 0 && ahead == 0) {
+        if (capacity == 0 || !known || free && ahead == 0) {
             return 0;
         }
         final long roundNs = (long) (capacity / perNs);

@@ -321,6 +321,22 @@ class DispatcherTest {
         assertEquals(given, worker.running().size());
     }
 
+    /** However long ago its batch should have ended. */
+    @Test
+    void aWorkerThatIsOverdueIsNotTakenForAFreeOne() {
+        model.serve(1);
+        model.command(
+                () -> {
+                    model.slot.set(ControlLayout.S_ADMISSION, 1);
+                    model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, 500 * MS);
+                });
+        model.strict("runs");
+        model.pass(600 * MS);
+        final TestModel.Request late = new TestModel.Request("s", "s");
+        model.offer(late, STRICT, 350 * MS, Rerun.AFTER_DEATH);
+        assertEquals(List.of(429), late.statuses);
+    }
+
     /** Else a model whose batches take longer than a strict request may would never answer one. */
     @ParameterizedTest
     @CsvSource({"10, 5", "0, 16"})
