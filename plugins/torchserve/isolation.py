@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import socket
@@ -12,6 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from shunter.batching.page.processes import try_lock
 
 _SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket path that the kernel takes, without the final zero."""
@@ -100,12 +101,10 @@ def short_folder() -> Path:
 def lock(folder: Path) -> int:
     """Descriptor of the lock of a folder that is one server's. Raises FolderTaken."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor, 0, 0):
         holder = os.read(descriptor, 20).decode("ascii", "replace")
         os.close(descriptor)
-        raise FolderTaken(f"{folder} is that of another server, process {holder}") from None
+        raise FolderTaken(f"{folder} is that of another server, process {holder}")
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor

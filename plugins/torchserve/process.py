@@ -95,7 +95,7 @@ class TorchServeProcess(Server):
             env=variables,
             ports=its_ports,
             runtime=runtime.parent(os.environ),
-            each=False,
+            needs_all=False,
         )
 
     @property

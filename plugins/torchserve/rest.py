@@ -59,9 +59,11 @@ def problems(management: str, token: str | None = None) -> dict[str, str]:
 class Readiness:
     """Of a server that starts: which of its models have their workers."""
 
-    def __init__(self, management: str, token: str | None = None, *, each: bool = True) -> None:
-        """None has. ``each``: those that failed to load are waited for as well."""
-        self._management, self._token, self._each = management, token, each
+    def __init__(
+        self, management: str, token: str | None = None, *, needs_all: bool = True
+    ) -> None:
+        """None has. ``needs_all``: those that failed to load are waited for as well."""
+        self._management, self._token, self._needs_all = management, token, needs_all
         self._ready: set[str] = set()
         self.failed: dict[str, str] = {}
         """By models: what is wrong with them."""
@@ -72,7 +74,7 @@ class Readiness:
         """Whether all have: those that had them before are asked again when all seem to."""
         names = registered(self._management, self._token)
         self.failed = problems(self._management, self._token)
-        wanted = names if self._each else names - self.failed.keys()
+        wanted = names if self._needs_all else names - self.failed.keys()
         missed = 0
         for name in sorted(wanted - self._ready):
             versions = get_json(f"{self._management}/models/{name}/all", self._token)

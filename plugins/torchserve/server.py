@@ -70,11 +70,11 @@ class Server:
         ports: Ports | None = None,
         args: Sequence[str] = (),
         runtime: Path | None = None,
-        each: bool = True,
+        needs_all: bool = True,
     ) -> None:
         """``runtime``: where its runtime folder is made, None: out of sight of other programs;
-        ``each``: it has not started where a model did not load."""
-        self._given_runtime, self._each = runtime, each
+        ``needs_all``: it has not started where a model did not load."""
+        self._given_runtime, self._needs_all = runtime, needs_all
         self._model_store = Path(model_store).resolve()
         self._models = list(models)
         self._given_folder = folder
@@ -240,11 +240,11 @@ class Server:
 
     def _wait_ready(self, deadline: float) -> bool:
         readiness: rest.Readiness | None = None
-        while self.running and (time.monotonic() < deadline or (readiness and not self._each)):
+        while self.running and (time.monotonic() < deadline or (readiness and not self._needs_all)):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if readiness is None and rest.healthy(self.inference, self._key("inference")):
                     key = self._key("management")
-                    readiness = rest.Readiness(self.management, key, each=self._each)
+                    readiness = rest.Readiness(self.management, key, needs_all=self._needs_all)
                 if readiness is not None:
                     if readiness.look():
                         return True
@@ -271,9 +271,9 @@ class Server:
         named = {model.split("=", 1)[0] for model in self._models if "=" in model}
         registered = rest.registered(self.management, key)
         missing = sorted(named - registered)
-        if missing and (self._each or not registered):
+        if missing and (self._needs_all or not registered):
             raise self._failure(f"TorchServe did not load {', '.join(missing)}")
-        if failed and not self._each and registered <= failed.keys():
+        if failed and not self._needs_all and registered <= failed.keys():
             raise self._failure(f"no model can be served: {'; '.join(failed.values())}")
         for name in missing:
             LOGGER.warning("%s is not served: its archive cannot be read, see %s", name, self.log)

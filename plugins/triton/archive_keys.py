@@ -16,7 +16,7 @@ LOAD_S = 300.0
 USUAL_BATCH = 1
 _MOST = 1e9
 """Of whatever an archive counts, so that its nanoseconds fit."""
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 
 
 def _number(name: str, said: Any, least: float = 0) -> float:
@@ -83,7 +83,7 @@ def client_timeout_ns(model: Any) -> int:
     """Latest deadline of all requests; 0: none. What is longer than a day is none, as behind
     TorchServe."""
     said_ms = _of_config(model, "clientTimeoutInMills", 0)
-    return int(said_ms * 1e6) if said_ms <= _DAY_MS else 0
+    return int(said_ms * 1e6) if said_ms <= DAY_MS else 0
 
 
 def slo_ns(model: Any) -> int:

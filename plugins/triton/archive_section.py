@@ -14,7 +14,6 @@ from shunter.plugins.triton import archive_keys
 from shunter.plugins.triton.pools import Pools
 
 _FLAGS = ("auto", "resident", "retry")
-_LONGEST_MS = 86_400_000
 _LARGEST_BATCH = 100_000
 _LONGEST_SEGMENT_MS = 1000
 _BOUNDARIES = ("modules", "fx")
@@ -55,10 +54,10 @@ def _check_flag(key: str, said: Any) -> None:
 
 def _check_numbers(section: Mapping[str, Any]) -> None:
     slo = section.get("slo_ms")
-    if slo is not None and not (_is_number(slo, int, float) and 0 < slo <= _LONGEST_MS):
+    if slo is not None and not (_is_number(slo, int, float) and 0 < slo <= archive_keys.DAY_MS):
         raise HostError(
             f'shunter.slo_ms: "{slo}" is not a latency; allowed: milliseconds above 0 and at most '
-            f"{_LONGEST_MS}"
+            f"{archive_keys.DAY_MS}"
         )
     most = section.get("max_batch")
     if most is not None and not (_is_number(most, int) and 1 <= most <= _LARGEST_BATCH):

@@ -1,5 +1,6 @@
 """``shunter serve`` as an operator has it: in a shell, beside other commands."""
 
+import contextlib
 import json
 import os
 import re
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from shunter.plugins.errors import UserError
 from shunter.plugins.torchserve.isolation import free_ports
+from shunter.plugins.torchserve.process import usual_ports
 
 pytestmark = pytest.mark.e2e
 COMMAND = [str(Path(sys.executable).parent / "shunter")]
@@ -43,14 +46,22 @@ def store(harness, archives, tmp_path):
     return here.folder
 
 
+def _free():
+    """The first of three free ports in a row, and of two more behind them."""
+    while True:
+        first = free_ports().inference
+        with contextlib.suppress(UserError):
+            usual_ports(first, first + 5)
+            return first
+
+
 @pytest.fixture
 def serve(environment, store, tmp_path):
     """Starts one; its process and first port."""
     begun = []
 
     def serve(*options):
-        ports = free_ports()
-        first = max(ports.inference, 20_000) // 10 * 10
+        first = _free()
         command = ["serve", "--store", store, "--no-tokens", "--folder", tmp_path / "its"]
         command += ["--port", first, "--grpc", first + 5, *options]
         output = tmp_path / f"output{len(begun)}"

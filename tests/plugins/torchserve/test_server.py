@@ -209,5 +209,5 @@ def test_how_many_models_have_their_workers_is_told_without_asking_all_each_time
     wrong |= {"m0": "it does not load", "m1": ""}
     assert not readiness.look()
     assert readiness.text == "9 of 9 models are loaded; m0 1: it does not load"
-    goes_on = rest.Readiness("http://here", each=False)
+    goes_on = rest.Readiness("http://here", needs_all=False)
     assert goes_on.look() and goes_on.failed == {"m0": "m0 1: it does not load"}

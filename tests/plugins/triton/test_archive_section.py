@@ -1,6 +1,7 @@
 """What of a model's configuration is refused before it is packed."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import yaml
 from shunter.model_store import digits, minilm, resnet50
 from shunter.plugins.cli import main as cli
 from shunter.plugins.host import HostError
+from shunter.plugins.torchserve import build
+from shunter.plugins.triton import archive_keys, archive_section
 from shunter.plugins.triton.archive_section import check
 
 REFUSED = {
@@ -38,6 +41,13 @@ REFUSED = {
 def test_a_section_that_no_server_takes_is_refused(said, told):
     with pytest.raises(HostError, match=told):
         check(yaml.safe_load(f"shunter: {said}"))
+
+
+def test_the_limits_are_those_of_the_server():
+    java = Path(build.__file__).parent / "java/org/shunter/torchserve/settings/ModelSettings.java"
+    limits = set(re.findall(r"> (\d[\d_]+)", java.read_text("utf-8")))
+    assert limits >= {"86_400_000", "100_000"}
+    assert (archive_keys.DAY_MS, archive_section._LARGEST_BATCH) == (86_400_000, 100_000)
 
 
 def test_tensors_are_looked_at_where_there_is_torch():

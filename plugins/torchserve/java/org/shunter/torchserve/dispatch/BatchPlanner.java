@@ -62,9 +62,6 @@ final class BatchPlanner {
         assert Thread.holdsLock(lock);
         builder.begin(nowNs);
         wakeNs = Entry.NEVER;
-        if (queue.size() == 0) {
-            return;
-        }
         now = nowNs;
         threshold = deliberateWait.threshold();
         current.setStrictTraffic(hasStrictTraffic);

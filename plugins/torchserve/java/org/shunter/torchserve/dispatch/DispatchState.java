@@ -184,8 +184,7 @@ final class DispatchState {
         }
         final boolean ran = worker.inFlight.peekFirst() == batch;
         inFlight.take(worker, batch);
-        final List<Entry> awaited =
-                batch.entries.stream().filter(e -> e.stage != Entry.Stage.EXPIRED).toList();
+        final List<Entry> awaited = batch.awaited();
         if (batch.size() == 1) {
             failures.failed(awaited, status, why, effects);
         } else {
@@ -261,6 +260,9 @@ final class DispatchState {
         obey(effects);
         planner.settle(now, arrivals);
         sharing.begin(now);
+        if (queue.size() == 0 && inFlight.earliestDeadlineNs() == Entry.NEVER) {
+            return; // as after most answers
+        }
         expiry.expire(now, effects);
         guard.run("planning", () -> planner.next(now, hasStrictTraffic(now), admission.wasFull(now)));
         for (final BatchBuilder.Assignment assignment : builder.assignments()) {

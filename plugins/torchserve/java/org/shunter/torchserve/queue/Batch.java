@@ -39,6 +39,11 @@ public final class Batch {
         return entries.size();
     }
 
+    /** Those in it whose clients were not told yet that their deadlines passed. */
+    public List<Entry> awaited() {
+        return entries.stream().filter(entry -> entry.stage != Entry.Stage.EXPIRED).toList();
+    }
+
     /** Earliest deadline of those in it whose clients wait, or {@link Entry#NEVER}. */
     public long earliestDeadlineNs() {
         long earliest = Entry.NEVER;
