@@ -26,6 +26,8 @@ from shunter.plugins.ray.started import down, make_folder, note, start_node
 
 HEAD = "node-0"
 START_S = 300.0
+ANSWER_S = 60.0
+"""Longest wait for the controller: a restart takes 4 s, and many times that on a loaded host."""
 _TRITON = {"http-header-forward-pattern": "(?i)x-shunter.*"}
 """Else class and deadline, which are headers at a gateway, would not reach its servers."""
 LOOK_S = 0.2
@@ -172,17 +174,26 @@ def drain(folder: Path, machine: str) -> None:
 
 
 def ask(what: str, *arguments: Any) -> Any:
-    """Of the controller, by whoever is connected. Raises UserError."""
-    import ray
-    from ray.exceptions import RayError, RayTaskError
+    """Of the controller, by whoever is connected: what may be asked twice. Raises UserError.
 
-    try:
-        return ray.get(getattr(controller(), what).remote(*arguments))
-    except RayTaskError as error:
-        cause = error.cause
-        raise UserError(str(cause) if isinstance(cause, UserError) else f"{cause!r}") from None
-    except RayError as error:
-        raise UserError(f"the controller does not answer: {type(error).__name__}") from None
+    A controller that has died is started again by Ray: it is asked again meanwhile.
+    """
+    import ray
+    from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+
+    end = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            said = getattr(controller(), what).remote(*arguments)
+            return ray.get(said, timeout=max(end - time.monotonic(), LOOK_S))
+        except RayTaskError as error:
+            cause = error.cause
+            raise UserError(str(cause) if isinstance(cause, UserError) else f"{cause!r}") from None
+        except RayError as error:
+            if not isinstance(error, ActorUnavailableError) or time.monotonic() > end:
+                reason = f"the controller does not answer: {type(error).__name__}"
+                raise UserError(reason) from None
+        time.sleep(LOOK_S)
 
 
 def _begin(settings: ClusterSettings, given: dict[str, Any], folder: Path, nodes: int) -> None:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from shunter.plugins.cli.main import app
 from shunter.plugins.errors import UserError
-from shunter.plugins.ray import local, started
+from shunter.plugins.ray import cluster, local, started
 from shunter.plugins.ray.node import NodeSpec
 from shunter.plugins.ray.records import names
 from shunter.plugins.ray.started import Started
@@ -109,3 +109,47 @@ def test_a_machine_whose_time_is_over_is_ended_without_ado(folder):
 def test_the_head_and_strangers_cannot_be_evicted(folder, name):
     with pytest.raises(UserError, match="allowed: node-1, node-2: the head stays"):
         local.announce(folder[0], name, 30)
+
+
+class FakeController:
+    """Whose calls fail in this order, and then answer."""
+
+    def __init__(self, errors):
+        self.errors = list(errors)
+        self.status = self
+
+    def remote(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        (("ActorUnavailableError",) * 3, None),
+        (("ActorUnavailableError", "ActorDiedError"), "does not answer: ActorDiedError"),
+        (("GetTimeoutError",), "does not answer: GetTimeoutError"),
+    ],
+)
+def test_a_controller_that_is_started_again_is_asked_again(monkeypatch, errors, said):
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    makes = {
+        "ActorUnavailableError": lambda: ray.exceptions.ActorUnavailableError("", None),
+        "ActorDiedError": ray.exceptions.ActorDiedError,
+        "GetTimeoutError": ray.exceptions.GetTimeoutError,
+    }
+    fake = FakeController(errors)
+
+    def get(ref, *, timeout):
+        if ref.errors:
+            raise makes[ref.errors.pop(0)]()
+        return {"machines": []}
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(cluster, "controller", lambda: fake)
+    monkeypatch.setattr(cluster, "LOOK_S", 0)
+    if said is None:
+        assert cluster.ask("status") == {"machines": []}
+        return
+    with pytest.raises(UserError, match=said):
+        cluster.ask("status")
+    assert not fake.errors
