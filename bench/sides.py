@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 import load
+import numpy as np
 import psutil
 from common import pack_sums
 
@@ -253,6 +254,35 @@ def closed_loop(url: str, clients: int, seconds: float, **more: Any) -> dict[str
     closed = load.Closed(clients, seconds)
     one = load.Stream("closed", url, closed=closed, **{"bodies": BODIES, **more})
     return load.run(load.Spec([one], timeout_s=120))["closed"]
+
+
+LEAD_IN_S = 1.0
+"""Of clients without think time: caches and clocks are then this side's."""
+
+
+def answered_per_s(url: str, clients: int, seconds: float, **more: Any) -> float:
+    """Requests per second of clients without think time. All must be answered.
+
+    Counted from when each client had an answer, but for :data:`LEAD_IN_S` at least, until the last
+    answer: a window of fixed length would cut large batches into parts.
+    """
+    closed = load.Closed(clients, LEAD_IN_S + seconds)
+    one = load.Stream("closed", url, closed=closed, **{"bodies": BODIES, **more})
+    found = load.run(load.Spec([one], timeout_s=120))
+    if found["closed"]["ok"] != found["closed"]["sent"]:
+        raise RuntimeError(f"{url}: {found['closed']['statuses']}")
+    samples = found.of("closed")
+    rate = rate_after_lead_in(samples.due_s + samples.latency_s, clients)
+    return rate or answered_per_s(url, clients, 2 * seconds, **more)
+
+
+def rate_after_lead_in(ends_s: np.ndarray, clients: int) -> float | None:
+    """Answers per second after the lead-in; None when all of them are part of it."""
+    ordered = np.sort(ends_s)
+    first = max(clients, int(np.searchsorted(ordered, LEAD_IN_S)))
+    if first >= len(ordered):
+        return None
+    return (len(ordered) - first) / float(ordered[-1] - ordered[first - 1])
 
 
 def open_loop(
