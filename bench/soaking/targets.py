@@ -27,6 +27,7 @@ TOLERANCE = 1e-3
 NETWORK_WORKERS = 2
 """Of each model that the network front end serves: one of them may be dead for a while."""
 BATCH, OTHER_BATCH = 8, 16
+"""The usual one, and the one that a model is given for a moment: its ceiling."""
 QUESTIONS = 16
 RESPONSE_TIMEOUT_S = 5
 """Of pooled models and of those that add: their workers are also replaced when they stand still."""
@@ -95,7 +96,7 @@ def _real(
     section = {"class": of_class, "configuration": configuration}
     section["network"] = f"{NETWORK_WORKERS}x1x{BATCH}"
     settings: Row = {"handler": {"threads": 1}, "section": section}
-    real.pack_real(model, store, weights, name=name, batch=BATCH, **settings)
+    real.pack_real(model, store, weights, name=name, batch=OTHER_BATCH, **settings)
     inputs, answers = requests(str(real.write_inputs(weights, network)))
     questions = tuple(
         Question(x.tobytes(), "application/octet-stream", "data", partial(_is_near, y), x)
@@ -122,7 +123,8 @@ def _sums(name: str, weight: float, store: Path, *, changing: bool = False) -> T
         folder = Path(scratch) / name
         folder.mkdir()
         shutil.copy(BENCH / "models/sums/handler.py", folder)
-        text = json.dumps({**config, "shunter": {"class": "strict"}})  # JSON is YAML
+        # All models share processes that do not say where they run. JSON is YAML.
+        text = json.dumps({**config, "shunter": {"class": "strict", "pool": "dedicated"}})
         (folder / "model-config.yaml").write_text(text, encoding="utf-8")
         pack(folder, store, name=name, weights_needed=False)
     questions = []
