@@ -263,10 +263,11 @@ def main() -> None:
                 if "batch_ms" in row
                 else ""
             )
+            share = row.get("best_effort_share", 0)
             print(
                 f"{row['side']}: strict p99 {row['alone_p99_ms']:.1f} ms alone, "
                 f"{row['mixed_p99_ms']:.1f} ms mixed{excess}; best effort "
-                f"{row['best_effort_per_s']:.0f}/s, {row.get('best_effort_share', 0):.0%} of what is left"
+                f"{row['best_effort_per_s']:.0f}/s, {share:.0%} of what is left"
             )
     print(json.dumps(head), path.name)
 

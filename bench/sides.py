@@ -293,11 +293,8 @@ def open_loop(
     pids: dict[str, Sequence[int]] | None = None,
     **more: Any,
 ) -> load.Result:
-    """One stream; the first second is not counted.
-
-    There are connections enough that no request waits for one of those to which stock, which drops
-    without an answer, sends none.
-    """
+    """One stream; the first second is not counted. Stock drops without an answer: no request waits
+    for the connection of one."""
     one = stream("load", url, rate, seconds + 1, seed, **more)
     spec = load.Spec([one], timeout_s=5, warmup_s=1, cpu_pids=pids or {}, connections=1000)
     return load.run(spec)
