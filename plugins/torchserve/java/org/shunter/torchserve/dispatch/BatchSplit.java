@@ -107,8 +107,10 @@ final class BatchSplit {
      * just when strict requests could use them.
      */
     private void addBusy(final List<BatchWorker> helpers, final RequestClass requestClass) {
+        final long preference = current.preference(helpers.get(0), requestClass);
         for (final BatchWorker worker : current.workers()) {
             if (current.isReadyFor(worker, requestClass)
+                    && current.preference(worker, requestClass) == preference
                     && !sharing.takesTurns(worker, requestClass)
                     && worker.room == null // it may have to wait for other models
                     && worker.inFlight.size() == 1
