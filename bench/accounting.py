@@ -98,7 +98,8 @@ def status_name(status: int) -> str:
 def summary(samples: Samples, seconds: float, slo_ms: float | None) -> dict[str, Any]:
     """Sums of one stream over ``seconds`` of schedule; rates are per second of the schedule.
 
-    Without an SLO every answer with status 200 is good.
+    Without an SLO every answer with status 200 is good. Latencies are of answers with status 200;
+    ``p99_of_all_ms`` is of all that was sent, None when more than 1 % have no such answer.
     """
     statuses = Counter(status_name(int(status)) for status in samples.status)
     latencies = samples.latency_s[samples.status == 200] * 1e3
@@ -117,6 +118,7 @@ def summary(samples: Samples, seconds: float, slo_ms: float | None) -> dict[str,
         "attainment": round(good / sent, 6) if sent else None,
         "p50_ms": _rounded(percentile(ordered, 0.5)),
         "p99_ms": _rounded(percentile(ordered, 0.99)),
+        "p99_of_all_ms": _rounded(percentile([*ordered, *[np.nan] * (sent - len(ordered))], 0.99)),
         "p999_ms": _rounded(percentile(ordered, 0.999)),
         "max_ms": _rounded(ordered[-1] if ordered else float("nan")),
     }

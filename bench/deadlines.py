@@ -3,17 +3,20 @@
 Sentence embeddings (minilm), open loop (Poisson), REST, 120 % of the highest closed-loop rate.
 Requests have deadlines of 50, 100, 150, 200 and 300 ms, a fifth of them each. Shunter with the
 deadlines (earliest first, early 504) against the same server without (first in, first out, the
-better of two queue lengths) and against stock TorchServe (likewise); in time is judged by the
-client, from the scheduled time of sending.
+better of two queue lengths) and against stock TorchServe: every batch size with every queue length
+in short runs, the best of them with early drop (``clientTimeoutInMills``), and the best three of
+all measured again in every round. In time is judged by the client, from the scheduled time of
+sending.
 
 Examples:
-    python bench/deadlines.py                 # 7 rounds, about 6 minutes
+    python bench/deadlines.py                 # 7 rounds, about 9 minutes
     python bench/deadlines.py --quick         # Shunter with and without, under two minutes
     python bench/deadlines.py --load 0.9
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import tempfile
@@ -27,8 +30,9 @@ from sides import Setting, Side, closed_loop, stream
 NAME = "deadlines"
 DEADLINES_MS = (50.0, 100.0, 150.0, 200.0, 300.0)
 SETTING = Setting(batch=32, delay_ms=5, queue=100)
-STOCK = Setting(batch=16, delay_ms=1, queue=100)
 SHORT_QUEUE = 30
+BATCHES, QUEUES, DROPS_MS = (8, 16, 32), (10, 30, 100), (60, 100, 160)
+FINALISTS = 3
 
 
 def one_run(url: str, rate: float, seconds: float, seed: int, told: bool) -> Row:
@@ -45,7 +49,7 @@ def one_run(url: str, rate: float, seconds: float, seed: int, told: bool) -> Row
         )
         for i, deadline in enumerate(DEADLINES_MS)
     ]
-    found = load.run(load.Spec(streams, timeout_s=30, warmup_s=1, connections=2000))
+    found = load.run(load.Spec(streams, timeout_s=5, warmup_s=1, connections=2000))
     sent = sum(each["sent"] for each in found.streams.values())
     row: Row = {"in_time": sum(each["good"] for each in found.streams.values()) / sent}
     row["by_deadline"] = {name: each["attainment"] for name, each in found.streams.items()}
@@ -54,6 +58,31 @@ def one_run(url: str, rate: float, seconds: float, seed: int, told: bool) -> Row
         for status, count in each["statuses"].items():
             statuses[status] = statuses.get(status, 0) + count
     return {**row, "statuses": statuses, "sent": sent, "client": found.client}
+
+
+def tuned(stock: Side, rate: float, seconds: float) -> tuple[list[Setting], list[Row]]:
+    """The best settings of stock at this rate, and what was seen of all."""
+    found: list[Row] = []
+
+    def measure(settings: list[Setting]) -> list[Setting]:
+        progress = Progress(len(settings))
+        for setting in settings:
+            progress.step(f"selecting: stock {setting}")
+            url = stock.add(setting)
+            shares = [one_run(url, rate, seconds, 50 + seed, told=False) for seed in (0, 1)]
+            in_time = statistics.fmean(each["in_time"] for each in shares)
+            found.append({"setting": setting.row(), "in_time": in_time})
+            stock.remove(setting)
+        ordered = sorted(found, key=lambda row: -row["in_time"])
+        return [Setting(**row["setting"]) for row in ordered]
+
+    shapes = [Setting(b, 1, queue=queue) for b, queue in itertools.product(BATCHES, QUEUES)]
+    best = measure(shapes)
+    queues = (best[0].queue, max(QUEUES))
+    with_drop = {
+        replace(best[0], queue=queue, drop_ms=ms) for queue in queues for ms in DROPS_MS
+    }
+    return measure(sorted(with_drop, key=str))[:FINALISTS], found
 
 
 def main() -> None:
@@ -65,6 +94,8 @@ def main() -> None:
     )
     args = parser.arguments()
     samples: list[Row] = []
+    best: list[Setting] = []
+    selection: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stores = make_stores(folder, "ours", "stock")
         ours = stack.enter_context(Side(stores[0], shunter=True))
@@ -74,8 +105,8 @@ def main() -> None:
         capacity = closed_loop(urls["edf"], 64, 5)["ok_per_s"]
         if not args.quick:
             stock = stack.enter_context(Side(stores[1], shunter=False))
-            urls["stock-100"] = stock.add(STOCK)
-            urls["stock-30"] = stock.add(replace(STOCK, queue=SHORT_QUEUE))
+            best, selection = tuned(stock, args.load * capacity, 3)
+            urls |= {f"stock-{number}": stock.add(each) for number, each in enumerate(best)}
         progress = Progress(args.rounds * len(urls))
         for number in range(args.rounds):
             for side in list(urls) if number % 2 == 0 else list(urls)[::-1]:
@@ -85,6 +116,7 @@ def main() -> None:
                 samples.append({"side": side, "round": number, **found})
     rows, headline = summarise(samples, list(urls))
     rows.append({"capacity": capacity, "load": args.load})
+    rows.append({"stock": [each.row() for each in best], "selection": selection})
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:
         if "side" in row:
@@ -114,7 +146,7 @@ def summarise(samples: list[Row], sides: list[str]) -> tuple[list[Row], Row]:
     headline = {"in_time_vs_fifo": against["fifo"]["median"]}
     if any(side.startswith("stock") for side in sides):
         against["stock"] = paired_ratio(shares["edf"], best("stock"))
-        headline["in_time_vs_stock"] = against["stock"]["median"]
+        headline["in_time_vs_tuned_stock"] = against["stock"]["median"]
     return [*rows, {"ratios": against}], headline
 
 

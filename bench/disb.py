@@ -1,21 +1,33 @@
-"""DISB: strict and best-effort networks on the same cores, in four schemes of the same server.
+"""DISB: strict and best-effort networks on the same cores, in five schemes of the same server.
 
-Workloads A to E of the REEF paper, and its trace when a file is given. Strict clients send in open
-loop, scaled so that in A, C, D, E and the trace they keep the cores 30 % busy (B: 66 %);
-best-effort clients ask again when they are answered, one per model. The schemes take turns in
-paired rounds:
+Workloads A to E of the REEF paper, DRIVE (arrivals like those of its trace REAL, made by
+``disb_drive.py`` from a seed), and that trace when a file is given. Strict clients send in open
+loop, scaled so that they keep the cores 30 % busy (B: 66 %); best-effort clients ask again when
+they are answered. The schemes take turns in paired rounds:
 
     rt_only     no best-effort load
     shunter     best-effort models are preemptible
+    kernel      best effort under SCHED_IDLE, and nothing else: nothing stands still, no turns
     seq         one model at a time, strict first, nothing is preempted (Clockwork's way)
-    concurrent  whatever is ready runs
-    kernel      (when asked for) best effort under SCHED_IDLE, and nothing else
+    concurrent  whatever is ready runs: this server without control, not stock TorchServe
     parking     (when asked for) preemptible, and beside no strict work at all
 
+Where ``concurrent`` cannot keep up its strict queue grows as long as a run lasts: the row says so
+(``late_vs_early``), and its latencies are those of runs of that length.
+
+Best effort can fill the machine in every workload. A request has one thread, so A and B, which
+have one best-effort client in the paper, have one for each core, with a copy of the model each.
+The share of the idle time is against what the same clients do alone with all cores, in the scheme
+that does most (its idle time is in the result), times the share that RT-only leaves idle.
+
+A run takes about 25 minutes: 6 rounds of 6 workloads in three schemes, and in two more in every
+other round, are 144 measurements of 8.7 s (21 min); before them three minutes for the server, its
+23 models and what they do alone, and half a minute for queues of ``concurrent`` that run empty.
+
 Examples:
-    python bench/disb.py                         # A, C, E: 20 rounds, B, D: 4; under 25 minutes
-    python bench/disb.py --trace REAL.json       # the trace as well (DISB's format), 4 rounds
-    python bench/disb.py --quick                 # A and E, under two minutes
+    python bench/disb.py                         # A to E and DRIVE
+    python bench/disb.py --trace REAL.json       # and that trace (DISB's format), 4 more minutes
+    python bench/disb.py --quick                 # A and E in three schemes, about two minutes
     python bench/disb.py --workloads A --schemes rt_only,kernel --rounds 4
 """
 
@@ -26,7 +38,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import arrivals
@@ -34,21 +46,23 @@ import disb_workloads
 from common import Parser, Progress, Row, keep, make_stores, write_result
 from disb_load import LEAD_S, LateStart, client_goes_first, measure, service_time
 from disb_rows import headline, summarise, work_per_s
-from disb_server import SCHEMES, Bed, Setting
-from disb_workloads import WORKLOADS, Run, Workload
+from disb_server import SCHEMES, Bed, Setting, copies
+from disb_workloads import DRIVE, WORKLOADS, Run, Workload
 
 NAME = "disb"
-MAIN = ("A", "C", "E")
-SIDE_ROUNDS = 4
-"""Of the other workloads."""
+KNOWN = {**WORKLOADS, DRIVE.name: DRIVE}
+SECONDS, QUICK_SECONDS = 6.0, 2.0
 OVERHEAD_S = 1.2
 """Of a measurement, beside what it takes by its definition."""
+START_S, QUICK_START_S = 210.0, 60.0
+"""Of what comes before the first round, and of queues that run empty."""
+GROWS = 1.5
+"""From here on the second half of a run was slower than the first because a queue grew."""
 
 
-def choose(args: argparse.Namespace) -> tuple[dict[str, Workload], dict[str, int], str]:
-    """Workloads, rounds of each, and why the trace is left out."""
-    names = args.workloads.split(",") if args.workloads else None
-    found = {n: WORKLOADS[n] for n in names or ("AE" if args.quick else "ACEBD") if n != "REAL"}
+def choose(args: argparse.Namespace) -> tuple[dict[str, Workload], str]:
+    """Workloads, and why the trace is left out."""
+    found = {name: KNOWN[name] for name in args.workloads if name != "REAL"}
     reason = "no file was given (--trace)"
     if args.trace is not None:
         try:
@@ -56,8 +70,17 @@ def choose(args: argparse.Namespace) -> tuple[dict[str, Workload], dict[str, int
             reason = ""
         except (arrivals.BadArrivals, ValueError) as error:
             reason = str(error)
-    rounds = {n: args.rounds if n in MAIN else min(args.rounds, SIDE_ROUNDS) for n in found}
-    return found, rounds, reason
+    return found, reason
+
+
+def minutes(measurements: int, seconds: float, *, quick: bool) -> float:
+    """How long a run takes.
+
+    >>> round(minutes(144, SECONDS, quick=False), 1)
+    24.4
+    """
+    start = QUICK_START_S if quick else START_S
+    return (measurements * (LEAD_S + seconds + OVERHEAD_S) + start) / 60
 
 
 class Bench:
@@ -71,25 +94,32 @@ class Bench:
     def prepare(self) -> None:
         """Register the models, measure each alone, and best effort alone."""
         strict = {m for each in self.workloads.values() for m in each.strict}
-        others = {m for each in self.workloads.values() for m in each.best_effort}
-        kinds = {SCHEMES[s].best_effort for s in self.schemes} - {None}
-        wanted = {(m, "strict") for m in strict | others}
-        wanted |= {(m, kind) for m in others for kind in kinds}
-        self.bed.register(wanted)
+        sets = dict.fromkeys(each.best_effort for each in self.workloads.values())
+        others = {model for models in sets for model in models}
+        self.bed.register({(m, "strict") for m in strict | others} | self._best_effort(sets))
         self.bed.use("rt_only")
         seconds = 0.8 if self.args.quick else 3.0
         self.service_s = {m: service_time(self.bed, m, seconds) for m in sorted(strict | others)}
         self.scales = {
             n: disb_workloads.scale(each, self.service_s) for n, each in self.workloads.items()
         }
-        self.solo = {
-            models: self._solo(models)
-            for models in dict.fromkeys(each.best_effort for each in self.workloads.values())
+        self.solo = {models: self._solo(models) for models in sets}
+
+    def _best_effort(self, sets: Iterable[tuple[str, ...]]) -> set[tuple[str, str]]:
+        """Models and kinds of all schemes, with the copies that fill the cores."""
+        kinds = [SCHEMES[s].best_effort for s in self.schemes]
+        return {
+            (model, copy)
+            for models in sets
+            for model in models
+            for kind in kinds
+            if kind is not None
+            for copy in copies(kind, self.bed.setting.copies(models))
         }
 
     def _solo(self, models: tuple[str, ...]) -> Row:
         """By scheme: work per second of best effort alone, and what it leaves idle."""
-        seconds = 1.5 if self.args.quick else self.args.seconds
+        seconds = self.args.seconds
         found = {}
         for scheme in self.schemes:
             if SCHEMES[scheme].best_effort is not None:
@@ -127,6 +157,7 @@ class Bench:
                 for name, each in self.workloads.items()
             },
             "best_effort_alone": {"+".join(m): v for m, v in self.solo.items()},
+            "best_effort_copies": {"+".join(m): self.bed.setting.copies(m) for m in self.solo},
             "strict_order": self.args.strict_order,
             "strict_client_goes_first": client_goes_first(),
             "wait_policy": self.args.wait_policy,
@@ -137,19 +168,25 @@ class Bench:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    parser = Parser(__doc__, rounds=20, quick_rounds=3)
+    parser = Parser(__doc__, rounds=6, quick_rounds=2)
     parser.add_argument("--trace", type=Path, help="a workload file of DISB, such as REAL.json")
-    parser.add_argument("--workloads", help="default A,C,E,B,D; quick A,E")
-    parser.add_argument("--schemes", default="rt_only,shunter,seq,concurrent")
+    parser.add_argument("--workloads", help="default A,B,C,D,E,DRIVE; quick A,E")
+    parser.add_argument(
+        "--schemes", help="default rt_only,shunter,kernel,seq,concurrent; quick the first three"
+    )
     parser.add_argument("--strict-order", default="fifo", choices=("fifo", "edf", "concurrent"))
     parser.add_argument(
         "--wait-policy", default="default", choices=("passive", "default"), help="OpenMP's, of all"
     )
     parser.add_argument("--best-effort-threads", type=int, default=1, help="of each, default 1")
-    parser.add_argument("--seconds", type=float, help="per measurement, default 6, quick 2.5")
+    parser.add_argument("--seconds", type=float, help="per measurement, default 6, quick 2")
     args = parser.arguments()
-    args.seconds = args.seconds or (2.5 if args.quick else 6.0)
-    args.schemes = args.schemes.split(",")
+    args.seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
+    args.workloads = (args.workloads or ("A,E" if args.quick else ",".join(KNOWN))).split(",")
+    if set(args.workloads) - {*KNOWN, "REAL"}:
+        parser.error(f"--workloads: some of {', '.join(KNOWN)}")
+    usual = "rt_only,shunter,kernel" + ("" if args.quick else ",seq,concurrent")
+    args.schemes = (args.schemes or usual).split(",")
     if args.schemes[0] != "rt_only" or len(args.schemes) < 2 or set(args.schemes) - set(SCHEMES):
         parser.error(f"--schemes: rt_only, then some of {', '.join(SCHEMES)}")
     return args
@@ -158,10 +195,10 @@ def options() -> argparse.Namespace:
 def main() -> None:
     """Run and write the result."""
     args = options()
-    workloads, rounds, reason = choose(args)
-    runs = list(disb_workloads.plan(rounds, args.schemes))
-    each_s = LEAD_S + args.seconds + OVERHEAD_S
-    print(f"{len(runs)} measurements, about {len(runs) * each_s / 60 + 1:.0f} min", file=sys.stderr)
+    workloads, reason = choose(args)
+    runs = list(disb_workloads.plan(list(workloads), args.rounds, args.schemes))
+    takes = minutes(len(runs), args.seconds, quick=args.quick)
+    print(f"{len(runs)} measurements, about {takes:.0f} min", file=sys.stderr)
     environment = {"passive": (("OMP_WAIT_POLICY", "passive"),), "default": ()}[args.wait_policy]
     threads = len(os.sched_getaffinity(0)), args.best_effort_threads
     setting = Setting(*threads, args.strict_order, environment)
@@ -178,7 +215,7 @@ def main() -> None:
                 if index + 1 == len(runs) or runs[index + 1].number != run.number:
                     keep(NAME, args.quick, bench.samples)
     rows = summarise(bench.samples)
-    found = headline(rows, args.schemes[1], MAIN)
+    found = headline(rows, args.schemes[1])
     rows += [bench.about(), {"trace_left_out": reason}]
     path = write_result(NAME, quick=args.quick, rows=rows, headline=found, samples=bench.samples)
     for row in rows[:-2]:
@@ -187,19 +224,27 @@ def main() -> None:
 
 
 def line(row: Row) -> str:
-    """A row for people."""
+    """A row for people, with 95 % intervals."""
+    low, high = row["p99_ms_interval"]
     text = (
-        f"{row['workload']:4} {row['scheme']:10} strict mean {row['mean_ms']:.1f} ms, "
-        f"p99 {row['p99_ms']:.1f} ms"
+        f"{row['workload']:5} {row['scheme']:10} strict mean {row['mean_ms']:.1f} ms, "
+        f"p99 {row['p99_ms']:.1f} ms ({low:.1f} to {high:.1f})"
     )
+    if (row["late_vs_early"] or 0) > GROWS:
+        text += f", the second half of a run x{row['late_vs_early']:.1f}"
     if "best_effort_per_s" not in row:
         return f"{text}; idle {row['idle_share']:.0%}"
     return (
-        f"{text} ({row['mean_overhead']:+.1%}, {row['p99_overhead']:+.1%}); best effort "
-        f"{row['best_effort_per_s']:.1f}/s, {row['share_of_idle']:.0%} of the idle time; "
-        f"throughput x{row['throughput_vs_rt_only']:.2f}; "
+        f"{text}; mean {_change(row, 'mean_overhead')}, p99 {_change(row, 'p99_overhead')}; "
+        f"best effort {row['best_effort_per_s']:.1f}/s, {row['share_of_idle']:.0%} of the idle "
+        f"time; throughput x{row['throughput_vs_rt_only']:.2f}; "
         f"wrong {row['wrong_answers']}, failed {row['failed']}"
     )
+
+
+def _change(row: Row, key: str) -> str:
+    low, high = row[f"{key}_interval"]
+    return f"{row[key]:+.1%} ({low:+.1%} to {high:+.1%})"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import psutil
 from accounting import Samples, status_name
 from arrivals import Times
 from common import Row
-from disb_server import SCHEMES, Bed, preemption
+from disb_server import SCHEMES, Bed, copies, model_of, preemption, register_name
 
 LEAD_S = 1.5
 """Of strict requests before what is counted; in it the best-effort clients start."""
@@ -91,15 +91,19 @@ def _strict(bed: Bed, due: Mapping[str, Times], seconds: float) -> list[load.Str
 
 
 def _closed(bed: Bed, scheme: str, models: Sequence[str], seconds: float) -> load.Spec:
-    kind = SCHEMES[scheme].best_effort
+    kinds = copies(SCHEMES[scheme].best_effort or "", bed.setting.copies(models))
     closed = load.Closed(1, seconds)
-    return load.Spec(
-        [
-            load.Stream(model, bed.url(model, kind), closed=closed, bodies=bed.bodies(model, kind))
-            for model in models
-        ],
-        timeout_s=TIMEOUT_S,
-    )
+    streams = [
+        load.Stream(
+            register_name(model, kind),
+            bed.url(model, kind),
+            closed=closed,
+            bodies=bed.bodies(model, kind),
+        )
+        for model in models
+        for kind in kinds
+    ]
+    return load.Spec(streams, timeout_s=TIMEOUT_S)
 
 
 def _stand_back(pid: int) -> None:
@@ -158,10 +162,13 @@ def _best_effort_row(result: load.Result, begin: float, seconds: float) -> Row:
     first = begin - result.started
     ended = result.samples.due_s + result.samples.latency_s
     counted = result.samples.where((ended >= first) & (ended < first + seconds))
-    done = Counter(counted.stream[counted.status == 200].tolist())
+    answers = Counter(counted.stream[counted.status == 200].tolist())
+    done: Counter[str] = Counter()
+    for index, name in enumerate(result.streams):
+        done[model_of(name)] += answers[index]
     latencies = counted.latency_s[counted.status == 200]
     return {
-        "best_effort_done": {model: done[i] for i, model in enumerate(result.streams)},
+        "best_effort_done": dict(done),
         "best_effort_mean_ms": float(latencies.mean() * 1e3) if len(latencies) else None,
         "best_effort_faults": _faults(result.samples),
         "best_effort_client_cores": result.client["cores"],

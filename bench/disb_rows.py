@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from common import Row, bootstrap
@@ -26,8 +26,9 @@ def work_per_s(row: Row, service_s: Mapping[str, float]) -> float:
 def share_of_idle(row: Row, alone: Row) -> float:
     """Best-effort work in units of what the idle time of RT-only would have been good for.
 
-    1 is the work that best effort does alone on the machine, in the scheme that is best at that,
-    in the share of the time in which the cores were idle in ``alone``, RT-only of the same round.
+    1 is the work that best effort does alone on the machine with all cores busy, in the scheme
+    that is best at that, in the share of the time in which the cores were idle in ``alone``,
+    RT-only of the same round.
     Infinite when nothing was idle, which only other work on the machine can bring about.
 
     >>> share_of_idle({"work_per_s": 0.63, "solo_work_per_s": 1.0}, {"idle_share": 0.7})
@@ -55,9 +56,23 @@ def quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(np.asarray(values), share, method="inverted_cdf"))
 
 
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return quantile(values, 0.99)
+
+
 def overhead(pairs: Pairs, of: Callable[[np.ndarray], float]) -> Row:
-    """By how much ``of`` all strict latencies is above RT-only's; rounds are drawn in pairs."""
-    parts = [(np.asarray(a["strict_ms"]), np.asarray(b["strict_ms"])) for a, b in pairs]
+    """By how much ``of`` all strict latencies is above RT-only's; rounds are drawn in pairs.
+
+    Pairs in which a side has no strict answer say nothing; infinite when there are no others.
+    """
+    parts = [
+        (np.asarray(a["strict_ms"]), np.asarray(b["strict_ms"]))
+        for a, b in pairs
+        if a["strict_ms"] and b["strict_ms"]
+    ]
+    if not parts:
+        return {"value": math.inf, "interval": (math.inf, math.inf)}
 
     def ratio(drawn: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
         ours, theirs = (np.concatenate(side) for side in zip(*drawn, strict=True))
@@ -88,26 +103,56 @@ def summarise(samples: Sequence[Row]) -> list[Row]:
 
 
 def _strict(mine: Sequence[Row]) -> Row:
-    latencies = np.concatenate([each["strict_ms"] for each in mine])
-    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
     return {
-        "requests": len(latencies),
-        "mean_ms": float(latencies.mean()),
-        **{name: quantile(latencies, share) for name, share in shares.items()},
+        **_latencies([np.asarray(e["strict_ms"]) for e in mine if e["strict_ms"]]),
+        "late_vs_early": late_vs_early([each["strict_ms"] for each in mine]),
         "idle_share": _mean(mine, "idle_share"),
         "wrong_answers": _faults(mine, wrong=True),
         "failed": _faults(mine, wrong=False),
         "strict_client_cores": statistics.mean(e["strict_client"]["cores"] for e in mine),
-        "strict_client_late_p99_ms": max(e["strict_client"]["late_p99_ms"] for e in mine),
+        "strict_client_late_p99_ms": max(_known(e["strict_client"]["late_p99_ms"] for e in mine)),
         "jvm_cores": _mean(mine, "jvm_cores"),
     }
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    """Without None, which is of rounds in which no request was due; infinite when none is left."""
+    return [each for each in values if each is not None] or [math.inf]
+
+
+def _latencies(rounds: Sequence[np.ndarray]) -> Row:
+    """Of all rounds together; infinite when there are none."""
+    found = np.concatenate(rounds or [np.array([math.inf])])
+    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
+    return {
+        "requests": sum(map(len, rounds)),
+        "mean_ms": float(found.mean()),
+        **{name: quantile(found, share) for name, share in shares.items()},
+        "p99_ms_interval": bootstrap(
+            rounds or [found], of=lambda drawn: p99(np.concatenate(drawn))
+        ),
+    }
+
+
+def late_vs_early(rounds: Sequence[Sequence[float]]) -> float | None:
+    """Mean latency in a round's second half against its first: the median of the rounds.
+
+    Where it is far above 1 strict requests come faster than they are answered: their latency says
+    how long a round was, and nothing else.
+
+    >>> late_vs_early([[1, 1, 1, 1], [1, 1, 3, 3], [1, 1, 5, 5]])
+    3.0
+    """
+    halves = [(each[: len(each) // 2], each[len(each) // 2 :]) for each in rounds if len(each) > 3]
+    found = [statistics.mean(late) / statistics.mean(early) for early, late in halves]
+    return float(statistics.median(found)) if found else None
 
 
 def _against(pairs: Pairs) -> Row:
     mine = [ours for ours, _ in pairs]
     found = {
         "mean_overhead": overhead(pairs, np.mean),
-        "p99_overhead": overhead(pairs, lambda values: quantile(values, 0.99)),
+        "p99_overhead": overhead(pairs, p99),
         "share_of_idle": median([share_of_idle(*pair) for pair in pairs]),
         "throughput_vs_rt_only": median([_ratio(throughput(a), throughput(b)) for a, b in pairs]),
     }
@@ -149,16 +194,37 @@ def _mean(rows: Sequence[Row], key: str) -> float:
     return statistics.mean(each[key] for each in rows)
 
 
-def headline(rows: Sequence[Row], scheme: str, main: Sequence[str]) -> Row:
-    """The worst of the main workloads; throughput over all, as a geometric mean."""
-    mine = [row for row in rows if row["scheme"] == scheme]
-    worst = [row for row in mine if row["workload"] in main] or mine
-    ratios = [row["throughput_vs_rt_only"] for row in mine]
-    return {
-        "strict_mean_overhead_worst": max(row["mean_overhead"] for row in worst),
-        "strict_p99_overhead_worst": max(row["p99_overhead"] for row in worst),
-        "best_effort_share_of_idle": min(row["share_of_idle"] for row in worst),
-        "throughput_vs_rt_only": math.exp(statistics.mean(map(math.log, ratios))),
+def headline(rows: Sequence[Row], scheme: str, simple: str = "kernel") -> Row:
+    """The worst of all workloads, for a scheme and (``kernel_...``) the simple one beside it.
+
+    Throughput is a geometric mean, ``rounds`` the fewest of a workload.
+    """
+    found = _worst([row for row in rows if row["scheme"] == scheme])
+    if scheme != simple:
+        beside = _worst([row for row in rows if row["scheme"] == simple])
+        found |= {f"{simple}_{key}": value for key, value in beside.items()}
+    return found | {
+        "workloads": " ".join(dict.fromkeys(row["workload"] for row in rows)),
         "wrong_answers": sum(row["wrong_answers"] for row in rows),
         "failed": sum(row["failed"] for row in rows),
     }
+
+
+def _worst(rows: Sequence[Row]) -> Row:
+    mine = [row for row in rows if "mean_overhead" in row]
+    if not mine:
+        return {}
+    mean, tail = (max(mine, key=lambda row: row[key]) for key in ("mean_overhead", "p99_overhead"))
+    share = min(mine, key=lambda row: row["share_of_idle"])
+    found: Row = {}
+    for name, row, key in (
+        ("strict_mean_overhead", mean, "mean_overhead"),
+        ("strict_p99_overhead", tail, "p99_overhead"),
+        ("best_effort_share_of_idle", share, "share_of_idle"),
+    ):
+        found[f"{name}_worst"] = row[key]
+        found[f"{name}_worst_interval"] = row[f"{key}_interval"]
+        found[f"{name}_worst_workload"] = row["workload"]
+    ratios = [row["throughput_vs_rt_only"] for row in mine]
+    found["throughput_vs_rt_only"] = statistics.geometric_mean(ratios) if min(ratios) > 0 else 0.0
+    return found | {"rounds": min(row["rounds"] for row in mine)}

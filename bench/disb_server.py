@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +49,12 @@ SCHEMES = {
     "kernel": Scheme("idle"),
     "parking": Scheme("yielding", padding="never"),
 }
+"""``concurrent`` is this server without control, not stock TorchServe."""
 KINDS: dict[str, Row] = {
     "strict": {"class": "strict", "environment": {"OMP_PROC_BIND": "true"}},
     "plain": {"class": "best_effort", "preemptible": False},
     "yielding": {"class": "best_effort", "preemptible": True},
-    # The kernel's preemption alone, without parking and without turns.
+    # SCHED_IDLE alone: nothing stands still, and there are no turns.
     "idle": {
         "class": "best_effort",
         "preemptible": False,
@@ -63,9 +64,27 @@ KINDS: dict[str, Row] = {
 """What a kind's ``shunter:`` section says."""
 
 
+def copies(kind: str, count: int) -> list[str]:
+    """A kind, and as many more like it under names of their own as make ``count``.
+
+    >>> copies("idle", 3)
+    ['idle', 'idle2', 'idle3']
+    """
+    return [kind, *(f"{kind}{number}" for number in range(2, count + 1))]
+
+
 def register_name(model: str, kind: str) -> str:
     """The name that a model is registered by as one of ``KINDS``."""
     return f"{model}-{kind}"
+
+
+def model_of(name: str) -> str:
+    """The model that is registered by such a name.
+
+    >>> model_of("inception_v3-idle2")
+    'inception_v3'
+    """
+    return name.rpartition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -73,7 +92,7 @@ class Setting:
     """What all models and schemes have in common."""
 
     threads: int
-    """Of every strict model's only worker."""
+    """Of every strict model's only worker: as many as there are cores."""
     best_effort_threads: int = 1
     """Of every best-effort model's only worker. These networks are so small that a second thread
     makes a pass little faster, or slower; several with one each do most in a given time."""
@@ -86,6 +105,14 @@ class Setting:
         """Threads of a worker of that kind."""
         return self.threads if kind == "strict" else self.best_effort_threads
 
+    def copies(self, models: Sequence[str]) -> int:
+        """How many of each best-effort model have threads for all cores, with a client each.
+
+        >>> Setting(2).copies(["resnet152"]), Setting(2).copies(["a", "b", "c", "d", "e"])
+        (2, 1)
+        """
+        return -(-self.threads // (self.best_effort_threads * len(models)))
+
 
 def pack_model(store: Path, model: str, kind: str, setting: Setting) -> Path:
     """Archive one network; there are no batches."""
@@ -95,7 +122,8 @@ def pack_model(store: Path, model: str, kind: str, setting: Setting) -> Path:
         shutil.copy(FOLDER / "handler.py", folder)
         shutil.copy(BENCH / "disb_models.py", folder / "extra")
         shutil.copy(BENCH / "models/inception_v3/model.py", folder / "extra/inception_v3.py")
-        section = {"configuration": f"1x{setting.threads_of(kind)}x1", "auto": False, **KINDS[kind]}
+        like = KINDS[kind.rstrip("0123456789")]
+        section = {"configuration": f"1x{setting.threads_of(kind)}x1", "auto": False, **like}
         section["environment"] = {**dict(setting.environment), **section.get("environment", {})}
         handler = {"network": model, **disb_models.SMALL[model]}
         changes = {"handler": handler, "shunter": section, "minWorkers": 1, "maxWorkers": 1}
@@ -108,7 +136,7 @@ class Bed:
 
     def __init__(self, store: Path, setting: Setting) -> None:
         """Serve from ``store``, which is empty."""
-        self._store, self._setting = store, setting
+        self._store, self.setting = store, setting
         self.side = Side(store, shunter=True, settings=self._settings(SCHEMES["rt_only"]))
         self._expected: dict[tuple[str, int, int], str] = {}
         self._now = SCHEMES["rt_only"]
@@ -136,7 +164,7 @@ class Bed:
             self._check_answers(model, kind)
 
     def _register(self, model: str, kind: str) -> None:
-        archive = pack_model(self._store, model, kind, self._setting)
+        archive = pack_model(self._store, model, kind, self.setting)
         query = {"url": archive.name, "model_name": archive.stem, "initial_workers": "1"}
         query["synchronous"] = "true"
         models = f"{self.side.server.management}/models"
@@ -172,12 +200,12 @@ class Bed:
         ]
 
     def _threads(self, kind: str) -> int:
-        return self._setting.threads_of(kind)
+        return self.setting.threads_of(kind)
 
     def _settings(self, scheme: Scheme) -> str:
         return (
             "[preemption]\n"
-            f'strict = "{self._setting.strict_order}"\n'
+            f'strict = "{self.setting.strict_order}"\n'
             f'best_effort = "{scheme.best_effort_order}"\n'
             f"exclusive = {str(scheme.exclusive).lower()}\n"
             f'padding = "{scheme.padding}"\n'
@@ -191,7 +219,7 @@ class Bed:
             settings.write_text(self._settings(scheme), encoding="utf-8")
             os.kill(self._page.header().controller_pid, signal.SIGHUP)
             self._now = scheme
-        orders = self._setting.strict_order, scheme.best_effort_order
+        orders = self.setting.strict_order, scheme.best_effort_order
         wanted = *(Order[order.upper()] for order in orders), int(scheme.exclusive)
         _wait(lambda: self._turns() == wanted, f"scheme {name} is not on the page")
 

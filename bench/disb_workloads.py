@@ -1,6 +1,6 @@
 """DISB's workloads, its rates scaled to this machine, and the order of the runs. Pure.
 
-Source: table 2 of the REEF paper (OSDI 2022), and its section 7.1 for the trace.
+Source: table 2 of the REEF paper (OSDI 2022), and its section 7.1 for the trace; DRIVE is made up.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import disb_drive
 import numpy as np
 from arrivals import DisbTask, Times, periodic, poisson
 
 ALL = ("resnet152", "densenet201", "vgg19", "inception_v3", "distilbert")
 BUSY = 0.3
 """Share of the time in which strict work is to keep the cores busy, in workload A."""
-SCHEMES = ("rt_only", "shunter", "kernel", "parking", "seq", "concurrent")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Strict clients in open loop, and one best-effort client in closed loop per model."""
+    """Strict clients in open loop, and best-effort clients in closed loop."""
 
     name: str
     strict: tuple[str, ...]
@@ -49,6 +49,9 @@ C = Workload("C", ("vgg19",), 100, ALL)
 D = Workload("D", ALL, 20, ALL)
 E = Workload("E", ALL, 20, ALL, poisson=True)
 WORKLOADS = {each.name: each for each in (A, B, C, D, E)}
+"""Those of the paper's table."""
+_DRIVE = disb_drive.trace()
+DRIVE = Workload("DRIVE", tuple(_DRIVE), 0, ALL, trace=_DRIVE, trace_s=disb_drive.SECONDS)
 
 
 def from_trace(tasks: Sequence[DisbTask]) -> Workload:
@@ -109,19 +112,19 @@ class Run:
     """Of its round; the runs of a round follow each other."""
 
 
-def plan(
-    rounds: Mapping[str, int], schemes: Sequence[str], *, others_every: int = 4
-) -> Iterator[Run]:
+ALWAYS = 3
+"""Of the schemes, the first ones: RT-only, ours, and the best of the simple ones."""
+OTHERS_EVERY = 2
+
+
+def plan(workloads: Sequence[str], rounds: int, schemes: Sequence[str]) -> Iterator[Run]:
     """All runs: workloads take turns, schemes rotate from round to round.
 
-    ``rounds``: by workload. RT-only and the first other scheme of ``schemes`` run in every round,
-    the rest in every ``others_every``-th.
+    The first ``ALWAYS`` of ``schemes`` run in every round, the rest in every ``OTHERS_EVERY``-th.
     """
-    for number in range(max(rounds.values(), default=0)):
-        for workload, count in rounds.items():
-            if number >= count:
-                continue
-            now = schemes if number % others_every == 0 else schemes[:2]
+    for number in range(rounds):
+        now = schemes if number % OTHERS_EVERY == 0 else schemes[:ALWAYS]
+        for workload in workloads:
             shift = number % len(now)
             for scheme in (*now[shift:], *now[:shift]):
                 yield Run(workload, scheme, number)

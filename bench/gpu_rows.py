@@ -61,7 +61,7 @@ def disb_headline(rows: Sequence[Row], rung: str) -> Row:
         "rung": rung,
         "strict_mean_overhead_worst": of(max, "mean_overhead"),
         "strict_p99_overhead_worst": of(max, "p99_overhead"),
-        "best_effort_share_of_idle": of(min, "best_effort_share_of_idle"),
+        "best_effort_share_of_idle_worst": of(min, "best_effort_share_of_idle"),
         "throughput_vs_rt_only": {row["workload"]: row["throughput_vs_rt_only"] for row in mine},
     }
 

@@ -1,12 +1,14 @@
 """Strict and best-effort requests for one model at the same time, far beyond its capacity.
 
 Sentence embeddings (minilm), open loop (Poisson), REST: strict at 30 % and best effort at 90 % of
-the highest closed-loop rate of the same server. What does the best effort cost the strict
-requests, in units of one best-effort batch, and how much of what strict leaves does it get?
-Stock TorchServe, which has no classes, and Triton with two priority levels go through the same.
+our highest closed-loop rate, the same for all. What does the best effort cost the strict requests,
+and how much of what strict leaves of a server's own highest rate does it get? Beside Shunter, in
+one setting: stock TorchServe, which has no classes, with large and small batches and as two models,
+one for each class; Triton's priority levels with large and small batches, and two Tritons, one for
+each class. The rivals' figure is that of their best strict p99 of all settings.
 
 Examples:
-    python bench/mixed_classes.py                 # 7 rounds, about 8 minutes
+    python bench/mixed_classes.py                 # 5 rounds, about 10 minutes
     python bench/mixed_classes.py --quick         # Shunter alone, under two minutes
     python bench/mixed_classes.py --batch 8 --no-rival
 """
@@ -19,6 +21,7 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +30,38 @@ import load
 from common import Parser, Progress, Row, bootstrap, make_stores, write_result
 from rivals import triton_server
 from rivals.environments import Unavailable
-from sides import BODIES, Setting, Side, closed_loop, stream
+from sides import BODIES, Setting, Side, stream
 
 from shunter.model_store.minilm.archive import pack_minilm
 
 NAME = "mixed_classes"
-STRICT_SHARE, BEST_EFFORT_SHARE = 0.3, 0.9
+CLASSES = ("strict", "best_effort")
+SHARES = {"strict": 0.3, "best_effort": 0.9}
+SMALL = 4
 Terms = dict[str, Any]
 
 
+@dataclass
 class Subject:
     """A server under test and how it is told the class of a request."""
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        strict: Terms,
-        best_effort: Terms,
-        prepare: Callable[[], Any] = lambda: None,
-        look: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
-    ) -> None:
-        """``prepare`` runs before each round; ``look`` gives the sum and the number of the
-        service times of best-effort requests so far, in ms, when the server tells them."""
-        self.name, self.url, self.prepare, self.look = name, url, prepare, look
-        self._terms = {"strict": strict, "best_effort": best_effort}
-        self.capacity = 0.0
+    name: str
+    urls: dict[str, str]
+    """By class."""
+    terms: dict[str, Terms]
+    """What a request of a class says."""
+    prepare: Callable[[], Any] = lambda: None
+    """Runs before each round."""
+    look: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+    """Sum in ms, and number, of service times of best effort, where the server tells them."""
+    capacity: float = 0.0
 
-    def streams(self, classes: tuple[str, ...], seconds: float, seed: int) -> list[load.Stream]:
-        """Streams of some classes; a class's arrivals do not depend on the others."""
-        shares = {"strict": STRICT_SHARE, "best_effort": BEST_EFFORT_SHARE}
+    def streams(
+        self, classes: tuple[str, ...], rate: float, seconds: float, seed: int
+    ) -> list[load.Stream]:
+        """Streams of some classes, shares of ``rate``; arrivals do not depend on other classes."""
         return [
-            stream(c, self.url, shares[c] * self.capacity, seconds, seed + i, **self._terms[c])
+            stream(c, self.urls[c], SHARES[c] * rate, seconds, seed + i, **self.terms[c])
             for i, c in enumerate(classes)
         ]
 
@@ -68,10 +71,13 @@ class Subject:
         return spent / count if count else None
 
     def measure_capacity(self, batch: int) -> None:
-        """The highest closed-loop rate with batches of ``batch``."""
-        self.capacity = closed_loop(self.url, 4 * batch, 4, **self._terms["best_effort"])[
-            "ok_per_s"
-        ]
+        """The highest closed-loop rate with batches of ``batch``, of all models together."""
+        clients = 4 * batch // len(set(self.urls.values()))
+        closed = load.Closed(clients, 4.0)
+        asked = {self.urls[c]: {"bodies": BODIES, **self.terms[c]} for c in CLASSES}
+        every = [load.Stream(u, u, closed=closed, **terms) for u, terms in asked.items()]
+        found = load.run(load.Spec(every, timeout_s=120))
+        self.capacity = sum(found[url]["ok_per_s"] for url in asked)
 
 
 def run(streams: list[load.Stream]) -> load.Result:
@@ -79,12 +85,12 @@ def run(streams: list[load.Stream]) -> load.Result:
     return load.run(load.Spec(streams, timeout_s=60, warmup_s=1, connections=2000))
 
 
-def one_round(subject: Subject, seconds: float, number: int) -> Row:
+def one_round(subject: Subject, rate: float, seconds: float, number: int) -> Row:
     """Strict alone, then both."""
     subject.prepare()
-    alone = run(subject.streams(("strict",), seconds + 1, 10 * number))["strict"]
+    alone = run(subject.streams(("strict",), rate, seconds + 1, 10 * number))["strict"]
     before = subject.look()
-    both = run(subject.streams(("strict", "best_effort"), seconds + 1, 10 * number))
+    both = run(subject.streams(CLASSES, rate, seconds + 1, 10 * number))
     strict, best_effort = both["strict"], both["best_effort"]
     samples = both.of("best_effort")
     done = samples.due_s + samples.latency_s
@@ -100,7 +106,8 @@ def one_round(subject: Subject, seconds: float, number: int) -> Row:
         "mixed_p99_ms": strict["p99_ms"],
         "strict_statuses": strict["statuses"],
         "best_effort_per_s": float(counted.sum()) / seconds,
-        "best_effort_share": float(counted.sum()) / seconds / left,
+        "best_effort_share": float(counted.sum()) / seconds / left if left > 0 else None,
+        "mixed_vs_alone": strict["p99_ms"] / alone["p99_ms"],
         "best_effort_statuses": best_effort["statuses"],
         "batch_ms": batch_ms,
         "excess_batches": (strict["p99_ms"] - alone["p99_ms"]) / batch_ms if batch_ms else None,
@@ -130,6 +137,7 @@ def summarise(samples: list[Row]) -> list[Row]:
             "mixed_p99_ms",
             "batch_ms",
             "excess_batches",
+            "mixed_vs_alone",
             "best_effort_per_s",
             "best_effort_share",
         ):
@@ -142,43 +150,78 @@ def summarise(samples: list[Row]) -> list[Row]:
     return rows
 
 
-def subjects(
-    ours: Side, stock: Side | None, stack: ExitStack, archive: Path, args: argparse.Namespace
-) -> tuple[list[Subject], str]:
-    """Who takes part, warmed up and with its capacity; and why a rival does not."""
+def same(url: str) -> dict[str, str]:
+    """One model for both classes."""
+    return dict.fromkeys(CLASSES, url)
+
+
+def shunter(side: Side, args: argparse.Namespace) -> Subject:
+    """Ours."""
     setting = Setting(batch=args.batch, delay_ms=5, queue=10_000)
-    terms = [{"request_class": c} for c in ("strict", "best_effort")]
-    url = ours.add(setting, {"class": "strict", "slo_ms": args.slo_ms} if args.slo_ms else None)
-    terms[0]["slo_ms"] = args.slo_ms
-    found = [Subject("shunter", url, *terms, look=lambda: service_times(ours, setting))]
-    if stock is not None:
-        found.append(Subject("stock", stock.add(setting), {}, {}))
-    reason = "left out"
-    if not args.no_rival and not args.quick:
-        try:
-            server = stack.enter_context(
-                triton_server.Triton(
-                    archive, max_batch=args.batch, threads=1, instances=2, priorities=True
-                )
-            )
-        except Unavailable as error:
-            reason = str(error)
-        else:
-            texts = [json.loads(body)["text"] for body in BODIES]
-            terms = [
-                {"bodies": [server.body(t, priority=p) for t in texts], "headers": server.headers}
-                for p in (1, 2)
-            ]
-            found.append(Subject("triton", server.url, *terms, prepare=server.reload))
-            reason = ""
-    for subject in found:
-        subject.measure_capacity(args.batch)
-    return found, reason
+    url = side.add(setting, {"class": "strict", "slo_ms": args.slo_ms} if args.slo_ms else None)
+    terms: dict[str, Terms] = {each: {"request_class": each} for each in CLASSES}
+    terms["strict"]["slo_ms"] = args.slo_ms
+    return Subject("shunter", same(url), terms, look=lambda: service_times(side, setting))
+
+
+def stocks(side: Side, args: argparse.Namespace) -> list[Subject]:
+    """Stock in several settings."""
+    nothing: dict[str, Terms] = {each: {} for each in CLASSES}
+    found = []
+    for batch in (args.batch, SMALL):
+        url = side.add(Setting(batch=batch, delay_ms=5, queue=10_000))
+        found.append(Subject(f"stock, batches of {batch}", same(url), nothing))
+    one = Setting(batch=args.batch, delay_ms=5, workers=1, queue=10_000)
+    two = {each: side.add(one, name=f"{each}-{one.name}") for each in CLASSES}
+    return [*found, Subject("stock, two models", two, nothing)]
+
+
+def tritons(stack: ExitStack, archive: Path, args: argparse.Namespace) -> list[Subject]:
+    """Triton in several settings. Raises Unavailable."""
+    texts = [json.loads(body)["text"] for body in BODIES]
+
+    def start(batch: int, instances: int, priorities: bool) -> triton_server.Triton:
+        server = triton_server.Triton(
+            archive, max_batch=batch, threads=1, instances=instances, priorities=priorities
+        )
+        return stack.enter_context(server)
+
+    def terms(server: triton_server.Triton, priority: int | None) -> Terms:
+        bodies = [server.body(text, priority=priority) for text in texts]
+        return {"bodies": bodies, "headers": server.headers}
+
+    found = []
+    for batch in (args.batch, SMALL):
+        server = start(batch, 2, True)
+        by_class = {each: terms(server, i) for i, each in enumerate(CLASSES, 1)}
+        name = f"triton, priorities, batches of {batch}"
+        found.append(Subject(name, same(server.url), by_class, prepare=server.reload))
+    two = {each: start(args.batch, 1, False) for each in CLASSES}
+    urls = {each: server.url for each, server in two.items()}
+    by_class = {each: terms(server, None) for each, server in two.items()}
+    return [*found, Subject("two tritons", urls, by_class)]
+
+
+def headline(rows: list[Row]) -> Row:
+    """The figures that the claims are about; the rivals' best strict p99 of all settings."""
+    ours = next(row for row in rows if row["side"] == "shunter")
+    found: Row = {
+        "strict_p99_vs_alone": ours["mixed_vs_alone"],
+        "strict_p99_excess_batches": ours["excess_batches"],
+        "best_effort_share": ours["best_effort_share"],
+    }
+    for key, prefix in (
+        ("stock", "stock"), ("triton_priority", "triton,"), ("two_tritons", "two tritons")
+    ):
+        p99s = [row["mixed_p99_ms"] for row in rows if row["side"].startswith(prefix)]
+        if p99s:
+            found[f"strict_p99_vs_{key}"] = ours["mixed_p99_ms"] / min(p99s)
+    return found
 
 
 def main() -> None:
     """Run and write the result."""
-    parser = Parser(__doc__)
+    parser = Parser(__doc__, rounds=5)
     parser.add_argument("--seconds", type=float, default=6, help="per measurement, default 6")
     parser.add_argument("--batch", type=int, default=16, help="largest batch, default 16")
     parser.add_argument(
@@ -191,21 +234,28 @@ def main() -> None:
         stores = make_stores(folder, "ours", "stock", "rival")
         archive = pack_minilm(stores[2])
         ours = stack.enter_context(Side(stores[0], shunter=True))
-        stock = None if args.quick else stack.enter_context(Side(stores[1], shunter=False))
-        taking_part, reason = subjects(ours, stock, stack, archive, args)
+        taking_part, reason = [shunter(ours, args)], "left out"
+        if not args.quick:
+            taking_part += stocks(stack.enter_context(Side(stores[1], shunter=False)), args)
+        if not args.quick and not args.no_rival:
+            try:
+                taking_part += tritons(stack, archive, args)
+                reason = ""
+            except Unavailable as error:
+                reason = str(error)
+        for subject in taking_part:
+            subject.measure_capacity(args.batch)
+        rate = taking_part[0].capacity
         progress = Progress(args.rounds * len(taking_part))
         for number in range(args.rounds):
             for subject in taking_part:
                 progress.step(f"round {number + 1}, {subject.name}")
-                samples.append(one_round(subject, args.seconds, number))
+                samples.append(one_round(subject, rate, args.seconds, number))
     rows = summarise(samples)
-    headline = {
-        "strict_p99_excess_batches": rows[0]["excess_batches"],
-        "best_effort_share": rows[0]["best_effort_share"],
-    }
+    head = headline(rows)
     rows.append({"capacities": {s.name: s.capacity for s in taking_part}})
     rows.append({"rivals": {"triton": triton_server.VERSION}, "triton_unavailable": reason})
-    path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=head, samples=samples)
     for row in rows:
         if "side" in row:
             excess = (
@@ -213,12 +263,13 @@ def main() -> None:
                 if "batch_ms" in row
                 else ""
             )
+            share = row.get("best_effort_share", 0)
             print(
                 f"{row['side']}: strict p99 {row['alone_p99_ms']:.1f} ms alone, "
                 f"{row['mixed_p99_ms']:.1f} ms mixed{excess}; best effort "
-                f"{row['best_effort_per_s']:.0f}/s, {row['best_effort_share']:.0%} of what is left"
+                f"{row['best_effort_per_s']:.0f}/s, {share:.0%} of what is left"
             )
-    print(json.dumps(headline), path.name)
+    print(json.dumps(head), path.name)
 
 
 if __name__ == "__main__":

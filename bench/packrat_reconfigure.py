@@ -1,29 +1,42 @@
 """Does anyone notice a change of the configuration?
 
-A model under an open Poisson load of 60 % of what the slower of two configurations can do, REST,
-while the batch size goes 8 -> 64 -> 8. Each time all worker processes are replaced: those of the
-optimum for 64 load beside those for 8, take over, and back. Where the optimum for both has the
-same processes, they are replaced all the same. What counts is each request from its scheduled
-time of sending, in three windows: before, during (from asking for the change until the last old
-worker has ended) and after. The models are resnet50, with JPEGs in, and minilm, whose short
-latencies show every disturbance. The first round of each can be drawn: ``shunter plot timeline``.
+A model under an open load, REST, while the batch size goes 8 -> 64 -> 8. Each time all worker
+processes are replaced: those of the optimum for 64 load beside those for 8, take over, and back.
+Where the optimum for both has the same processes, they are replaced all the same. The models are
+resnet50, with JPEGs in, and minilm, whose short latencies show every disturbance.
+
+The load is 60 % of the lowest rate that either configuration reaches with 8 or 64 clients, so both
+can carry it, and the same before and after. Arrivals are random, but repeat every ``QUIET_S``
+seconds, so that windows of this length have the same bursts. What counts is each request from its
+scheduled time of sending, in three windows: before, during (from asking for the change until the
+last old worker has ended) and after. Each change has a load of its own, which begins on a server
+at rest: no change is measured against what the one before it left behind.
+
+A configuration may have another p99 by nature. ``p99_after_vs_settled`` therefore compares with
+the same configuration, under the same arrivals, when it has long settled: the window before the
+other change. p99s are of all rounds together, with intervals by drawing whole rounds. The first
+round of each model can be drawn: ``shunter plot timeline``.
 
 Examples:
-    python bench/packrat_reconfigure.py                 # 7 rounds, about 15 minutes
-    python bench/packrat_reconfigure.py --quick         # minilm, 1 round
+    python bench/packrat_reconfigure.py                 # 7 rounds, about half an hour
+    python bench/packrat_reconfigure.py --quick         # minilm, 1 round: three minutes
 """
 
 from __future__ import annotations
 
 import json
+import math
+import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import load
-from common import Parser, Progress, Row, bootstrap, keep, make_stores, percentile, write_result
-from sides import PHOTOGRAPHS, SENTENCES, Setting, Side, Workload, closed_loop
+import numpy as np
+from common import Parser, Progress, Row, bootstrap, keep, make_stores, write_result
+from sides import PHOTOGRAPHS, SENTENCES, Setting, Side, Workload, answered_per_s
 
 from shunter.allocator.cpus.cores import free_cores
 from shunter.allocator.cpus.discovery import read_topology
@@ -42,10 +55,25 @@ SMALL, LARGE = 8, 64
 SHARE = 0.6
 SETTING = Setting(batch=LARGE, delay_ms=5, workers=1, threads=0, queue=1000)
 LONGEST_CHANGE_S = 120
-QUIET_S = 12
-"""Before a change, and after it."""
-SETTLE_S = 2
-"""Not counted, after the start of the load."""
+FIRST_CHANGE_S = 40
+"""For so long there is load for the first change, and for later ones by the longest so far."""
+QUIET_S = 15
+"""Before a change, and after it; the period of the arrivals."""
+SETTLE_S = 3
+"""Not counted, after the start of the load; and without load before it."""
+STEPS = {"8 -> 64": LARGE, "64 -> 8": SMALL}
+"""Which batch size each change leads to. Each begins where the other one ends."""
+RATIOS = {
+    "p99_during_vs_before": ("during", "before", 0.99),
+    "p99_after_vs_before": ("after", "before", 0.99),
+    "p99_after_vs_settled": ("after", "settled", 0.99),
+    "p50_after_vs_before": ("after", "before", 0.5),
+}
+"""Of which windows, and of which percentile."""
+Window = tuple[str, str]
+"""A change, and before, during or after."""
+Windows = dict[Window, np.ndarray]
+"""Latencies of a round."""
 
 
 def configurations(side: Side) -> dict[int, str]:
@@ -79,124 +107,144 @@ def change(side: Side, to: str) -> Row:
         raise RuntimeError(f"no change to {to}: {page.read_identity(slot).last_change}")
 
 
-def capacity(side: Side, wanted: dict[int, str]) -> dict[int, float]:
-    """Requests per second that each configuration answers, with 64 clients."""
-    found = {}
-    for batch, configuration in reversed(wanted.items()):
+def capacity(side: Side, wanted: dict[int, str]) -> float:
+    """Requests per second that each configuration answers, with few clients and with many."""
+    url, found = side.url(side.workload.name), []
+    for configuration in reversed(wanted.values()):
         change(side, configuration)
-        url, requests = side.url(side.workload.name), side.workload.requests
-        closed_loop(url, LARGE, 3, **requests)
-        found[batch] = closed_loop(url, LARGE, 6, **requests)["ok_per_s"]
-    return found
+        found += [answered_per_s(url, n, 6, **side.workload.requests) for n in (LARGE, SMALL)]
+    return min(found)
 
 
-def one_round(
-    side: Side, wanted: dict[int, str], rate: float, change_s: float, seed: int
-) -> Row:
-    """Load from beginning to end, and both changes under it."""
-    # Three times as long as without load; what is left over belongs to the window after.
-    seconds = SETTLE_S + 3 * QUIET_S + 6 * change_s + 20
-    given = {"kind": "poisson", "rate": rate, "seconds": seconds, "seed": seed}
+def arrivals(rate: float, seconds: float, seed: int) -> Row:
+    """Times of sending that repeat every ``QUIET_S`` seconds; in each period equally many."""
+    choose = random.Random(seed)
+    period = sorted(choose.uniform(0, QUIET_S) for _ in range(max(1, round(rate * QUIET_S))))
+    periods = range(math.ceil(seconds / QUIET_S))
+    times = [QUIET_S * number + each for number in periods for each in period]
+    return {"kind": "times", "times": [t for t in times if t < seconds], "seconds": seconds}
+
+
+def one_change(side: Side, to: str, rate: float, room_s: float, seed: int) -> Row:
+    """A load from beginning to end, and a change under it that may take ``room_s``."""
+    time.sleep(SETTLE_S)
+    seconds = SETTLE_S + QUIET_S + room_s + QUIET_S
+    given = arrivals(rate, seconds, seed)
     url, requests = side.url(side.workload.name), side.workload.requests
     stream = load.Stream("load", url, arrivals=given, slo_ms=1000, **requests)
-    changes = []
     with load.start(load.Spec([stream], timeout_s=60)) as running:
-        time.sleep(SETTLE_S + QUIET_S)
-        for batch in (LARGE, SMALL):
-            changes.append(change(side, wanted[batch]))
-            time.sleep(QUIET_S)
+        time.sleep(max(0.0, running.started + SETTLE_S + QUIET_S - time.monotonic()))
+        changed = change(side, to)
         result = running.result()
-    for each in changes:
-        for key in ("asked", "serves", "ended"):
-            each[key] = round(each[key] - result.started, 3)
+    for key in ("asked", "serves", "ended"):
+        changed[key] = round(changed[key] - result.started, 3)
     samples = result.of("load")
     return {
         "model": side.workload.name,
         "rate": rate,
-        "changes": changes,
+        "seconds": seconds,
+        "change": changed,
         "due_s": samples.due_s.round(4).tolist(),
         "latency_ms": (samples.latency_s * 1e3).round(3).tolist(),
         "status": samples.status.tolist(),
     }
 
 
-def windows(sample: Row) -> dict[str, list[float]]:
-    """Latencies before, during and after each change, by its name."""
-    first, second = sample["changes"]
+def windows(sample: Row) -> Windows:
+    """Latencies before, during and after a change; none after it if the load ended too early."""
+    asked, ended = sample["change"]["asked"], sample["change"]["ended"]
+    is_whole = ended + QUIET_S <= sample["seconds"]
     bounds = {
-        "before_8_64": (SETTLE_S, first["asked"]),
-        "during_8_64": (first["asked"], first["ended"]),
-        "after_8_64": (first["ended"], second["asked"]),
-        "during_64_8": (second["asked"], second["ended"]),
-        "after_64_8": (second["ended"], float("inf")),
+        "before": (asked - QUIET_S, asked),
+        "during": (asked, ended),
+        "after": (ended, ended + QUIET_S * is_whole),
     }
-    pairs = list(zip(sample["due_s"], sample["latency_ms"], strict=True))
+    due_s, ms = np.array(sample["due_s"]), np.array(sample["latency_ms"])
     return {
-        name: [ms for due, ms in pairs if low <= due < high] for name, (low, high) in bounds.items()
+        (sample["step"], name): ms[(due_s >= low) & (due_s < high)]
+        for name, (low, high) in bounds.items()
     }
 
 
-STEPS = {"8 -> 64": ("before_8_64", "8_64"), "64 -> 8": ("after_8_64", "64_8")}
-"""The window that a change is compared with, and the suffix of its own."""
+def pooled(parts: list[Windows], window: Window, share: float) -> float:
+    """A percentile of all rounds together."""
+    values = np.concatenate([part[window] for part in parts])
+    return float(np.quantile(values, share, method="inverted_cdf"))
+
+
+def value(parts: list[Windows], window: Window, share: float) -> Row | None:
+    """A percentile with its interval; None where nothing was sent."""
+    known = [part for part in parts if part[window].size]
+    return with_interval(known, lambda drawn: pooled(drawn, window, share))
+
+
+def ratio(parts: list[Windows], over: Window, under: Window, share: float) -> Row | None:
+    """The quotient of two windows' percentiles, over the rounds that have both; None for none."""
+    known = [part for part in parts if part[over].size and part[under].size]
+    return with_interval(known, lambda d: pooled(d, over, share) / pooled(d, under, share))
+
+
+def with_interval(parts: list[Windows], of: Callable[[list[Windows]], float]) -> Row | None:
+    """What all rounds give, and its interval by drawing whole rounds."""
+    if not parts:
+        return None
+    every = range(len(parts))
+    low, high = bootstrap(every, of=lambda drawn: of([parts[int(i)] for i in drawn]), draws=1000)
+    return {"value": of(parts), "low": low, "high": high, "rounds": len(parts)}
+
+
+def row_of(step: str, mine: list[Row], parts: list[Windows]) -> Row:
+    """One change of one model, over all rounds."""
+    other = next(each for each in STEPS if each != step)
+    named = {name: (step, name) for name in ("before", "during", "after")}
+    named["settled"] = other, "before"
+    changes = [sample["change"] for sample in mine]
+    row: Row = {"model": mine[0]["model"], "step": step, "rate": mine[0]["rate"]}
+    row["to"] = changes[0]["to"]
+    for name, window in named.items():
+        row[name] = {
+            "requests": sum(part[window].size for part in parts),
+            "p50_ms": value(parts, window, 0.5),
+            "p99_ms": value(parts, window, 0.99),
+            "max_ms": value(parts, window, 1),
+        }
+    for name, (over, under, share) in RATIOS.items():
+        row[name] = ratio(parts, named[over], named[under], share)
+    row["change_seconds"] = statistics.median(c["serves"] - c["asked"] for c in changes)
+    row["until_old_ended_seconds"] = statistics.median(c["ended"] - c["asked"] for c in changes)
+    row["failed_requests"] = sum(status != 200 for each in mine for status in each["status"])
+    return row
 
 
 def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
-    """A row for each change of each model, over all rounds together."""
+    """A row for each change of each model, and the worst of all rows."""
     rows: list[Row] = []
     for model in dict.fromkeys(sample["model"] for sample in samples):
-        mine = [sample for sample in samples if sample["model"] == model]
-        parts = [windows(sample) for sample in mine]
-        for number, (step, (before, suffix)) in enumerate(STEPS.items()):
-            named = {"before": before, "during": f"during_{suffix}", "after": f"after_{suffix}"}
-            row: Row = {"model": model, "step": step, "rate": mine[0]["rate"]}
-            row["to"] = mine[0]["changes"][number]["to"]
-            for name, window in named.items():
-                pooled = [ms for part in parts for ms in part[window]]
-                # A change may last as long as the load: nothing is known of the time after.
-                row[name] = {
-                    "requests": len(pooled),
-                    "p50_ms": percentile(pooled, 0.5) if pooled else None,
-                    "p99_ms": percentile(pooled, 0.99) if pooled else None,
-                    "max_ms": max(pooled, default=None),
-                }
-            changes = [sample["changes"][number] for sample in mine]
-            row["change_seconds"] = statistics.median(c["serves"] - c["asked"] for c in changes)
-            row["until_old_ended_seconds"] = statistics.median(
-                c["ended"] - c["asked"] for c in changes
-            )
-            row["p99_during_vs_before"] = _ratio_of_p99(parts, named["during"], before)
-            after, usual = row["after"]["p50_ms"], row["before"]["p50_ms"]
-            row["p50_after_vs_before"] = after / usual if after else None
-            row["failed_requests"] = sum(status != 200 for s in mine for status in s["status"])
-            rows.append(row)
-    return rows, {
-        "failed_requests": sum(row["failed_requests"] for row in rows) // len(STEPS),
-        "p99_during_vs_before": max(row["p99_during_vs_before"]["ratio"] for row in rows),
-        "change_seconds": max(row["change_seconds"] for row in rows),
-        "p50_after_vs_before": max(row["p50_after_vs_before"] or 0 for row in rows),
-    }
+        mine = {s: [x for x in samples if (x["model"], x["step"]) == (model, s)] for s in STEPS}
+        pairs = zip(*mine.values(), strict=True)
+        parts = [{**windows(first), **windows(second)} for first, second in pairs]
+        rows += [row_of(step, mine[step], parts) for step in STEPS]
+    headline: Row = {"failed_requests": sum(row["failed_requests"] for row in rows)}
+    for name in RATIOS:
+        # What is not known of one change is not known of the worst.
+        known = [row[name]["value"] for row in rows if row[name]]
+        headline[name] = max(known) if len(known) == len(rows) else None
+    return rows, headline | {"change_seconds": max(row["change_seconds"] for row in rows)}
 
 
-def _ratio_of_p99(parts: list[dict[str, list[float]]], during: str, before: str) -> Row:
-    """Ratio of the pooled p99s; its interval by drawing whole rounds."""
-
-    def ratio(indexes: list[int]) -> float:
-        pooled = [[ms for i in indexes for ms in parts[i][name]] for name in (during, before)]
-        return percentile(pooled[0], 0.99) / percentile(pooled[1], 0.99)
-
-    low, high = bootstrap(list(range(len(parts))), of=ratio, draws=500)
-    return {"ratio": ratio(list(range(len(parts)))), "low": low, "high": high}
-
-
-def timeline(sample: Row) -> Row:
-    """One round as ``shunter plot timeline`` takes it."""
-    labels = ("asked", "serves", "ended")
-    events = [
-        {"t_s": change[label], "label": f"{change['to']}: {label}"}
-        for change in sample["changes"]
-        for label in labels
-    ]
-    series = {"name": sample["model"], "t_s": sample["due_s"], "latency_ms": sample["latency_ms"]}
+def timeline(samples: list[Row]) -> Row:
+    """One round as ``shunter plot timeline`` takes it: both changes, one after the other."""
+    series: Row = {"name": samples[0]["model"], "t_s": [], "latency_ms": []}
+    events, begin = [], 0.0
+    for sample in samples:
+        series["t_s"] += [begin + due for due in sample["due_s"]]
+        series["latency_ms"] += sample["latency_ms"]
+        changed = sample["change"]
+        events += [
+            {"t_s": begin + changed[label], "label": f"{changed['to']}: {label}"}
+            for label in ("asked", "serves", "ended")
+        ]
+        begin += sample["seconds"] + SETTLE_S
     return {"series": [series], "events": events}
 
 
@@ -206,14 +254,16 @@ def measure(store: Path, workload: Workload, rounds: int, quick: bool, kept: lis
     wanted = configurations(side)
     with side:
         side.add(SETTING, {"auto": False}, name=workload.name)
-        rates = capacity(side, wanted)
-        alone = change(side, wanted[SMALL])
-        rate = SHARE * min(rates.values())
-        progress = Progress(rounds)
+        rate, room_s, longest = SHARE * capacity(side, wanted), FIRST_CHANGE_S, 0.0
+        progress = Progress(rounds * len(STEPS))
         for number in range(rounds):
-            progress.step(f"{workload.name}: {wanted}, {rate:.1f} requests/s")
-            kept.append(one_round(side, wanted, rate, alone["ended"] - alone["asked"], number))
-            keep(NAME, quick, kept)
+            for step, batch in STEPS.items():
+                progress.step(f"{workload.name} {step}: {wanted[batch]}, {rate:.1f} requests/s")
+                sample = one_change(side, wanted[batch], rate, room_s, number)
+                kept.append({**sample, "step": step, "round": number})
+                keep(NAME, quick, kept)
+                longest = max(longest, sample["change"]["ended"] - sample["change"]["asked"])
+                room_s = 1.5 * longest + 5
 
 
 def main() -> None:
@@ -227,14 +277,15 @@ def main() -> None:
             measure(store, workload, args.rounds, args.quick, samples)
     rows, headline = summarise(samples)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
-    for sample in samples[:: args.rounds]:
-        picture = path.with_name(f"{NAME}.{sample['model']}.timeline.json")
-        picture.write_text(json.dumps(timeline(sample)) + "\n", encoding="utf-8")
+    for model in dict.fromkeys(sample["model"] for sample in samples):
+        both = [each for each in samples if (each["model"], each["round"]) == (model, 0)]
+        picture = path.with_name(f"{NAME}.{model}.timeline.json")
+        picture.write_text(json.dumps(timeline(both)) + "\n", encoding="utf-8")
     for row in rows:
-        named = ((key, row[key]["p99_ms"]) for key in ("before", "during", "after"))
-        p99 = ", ".join(f"{key} {ms or 0:.0f}" for key, ms in named)
-        print(f"{row['model']} {row['step']} ({row['to']}): p99 ms {p99}", end="; ")
+        print(f"{row['model']} {row['step']} ({row['to']}):", end=" ")
         print(f"serves after {row['change_seconds']:.1f} s, {row['failed_requests']} failed")
+        for name in ("before", "during", "after", "settled"):
+            print(f"  p99 {name}: {row[name]['p99_ms']}")
     print(json.dumps(headline), path.name)
 
 

@@ -2,28 +2,34 @@
 
 ResNet-50 with real pre- and post-processing (JPEG decode, resize, top 5), REST, as many clients
 as the batch is large: the time in which all of them are answered is the latency of that batch.
-Sides, in one run: Shunter, which has a profile of the model and changes its configuration by
-itself while the load changes; stock with one fat worker (all cores), at its best delay; stock at
-the best of its own settings for that batch size (one fat worker, or one single-threaded worker
-per core; batch size; delay). Settings are selected in a first pass and measured in a second one.
-Shunter's workers keep the memory of a batch for the next one (``bench/allocation.py``); an operator
-can have that with stock workers, by variables of the environment, so a fourth side is the best
-setting of stock with them.
+Shunter has a profile of the model and changes its configuration by itself while the load changes.
+
+Its workers keep the memory of a batch for the next one (``bench/allocation.py``). An operator can
+have that with stock workers, by variables of the environment, so stock has them here too ("same
+memory"): what is left is the choice of the configuration. Two rivals, both tuned for each batch
+size: one fat worker (all cores) at its best delay, and the best of all settings (one fat worker,
+or one single-threaded worker per core; batch size; delay). They are selected in a first pass and
+measured in a second one. ``--plain`` adds stock as it comes, tuned likewise in that environment.
+
+A row has four rounds; where it is a tie with stock's best (the interval holds 1), up to seven.
+A measurement lasts three seconds, or an eighth of a second for each client if that is longer.
 
 Examples:
-    python bench/packrat_serving.py                 # 7 rounds, about 45 minutes
+    python bench/packrat_serving.py                 # 4 to 7 rounds, about 25 minutes
+    python bench/packrat_serving.py --plain         # about 45 minutes
     python bench/packrat_serving.py --quick         # two batch sizes, settings of the full run
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import load
 from common import (
@@ -36,7 +42,7 @@ from common import (
     paired_ratio,
     write_result,
 )
-from sides import PHOTOGRAPHS, Setting, Side
+from sides import PHOTOGRAPHS, Setting, Side, answered_per_s
 
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.planning.profile import Profile
@@ -49,7 +55,13 @@ from shunter.plugins.profiling.profiles import profile_path
 NAME = "packrat_serving"
 BATCHES = (2, 4, 8, 16, 32, 64)
 QUICK_BATCHES = (4, 16)
-SIDES = ("shunter", "stock_fat", "best_stock", "best_stock_kept")
+MORE_ROUNDS = 3
+"""At most, to break a tie."""
+SAME_MEMORY = ("fat_same_memory", "best_stock_same_memory")
+PLAIN = ("stock_fat", "best_stock")
+"""A fat worker and the best setting: with our settings of the allocator, and as stock comes."""
+Chosen = dict[str, Setting]
+"""The setting of each rival for one batch size."""
 DELAYS_MS = (5, 50)
 CORES = read_topology().cores
 MODEL = "resnet50"
@@ -85,15 +97,8 @@ def usual(batch: int) -> list[Setting]:
 
 
 def ask(url: str, batch: int, seconds: float) -> float:
-    """Requests answered per second with so many clients. All must be answered."""
-    closed = load.Closed(batch, seconds)
-    stream = load.Stream("closed", url, closed=closed, **PHOTOGRAPHS.requests)
-    found = load.run(load.Spec([stream], timeout_s=120))
-    if found["closed"]["ok"] != found["closed"]["sent"]:
-        raise RuntimeError(f"{url}: {found['closed']['statuses']}")
-    # Until the last answer: the window would cut large batches into parts.
-    samples = found.of("closed")
-    return len(samples) / float((samples.due_s + samples.latency_s).max())
+    """Requests answered per second with so many clients."""
+    return answered_per_s(url, batch, max(seconds, batch / 8), **PHOTOGRAPHS.requests)
 
 
 def settle(side: Side, batch: int) -> str:
@@ -113,119 +118,162 @@ def settle(side: Side, batch: int) -> str:
     return status["configuration"]
 
 
-def select(stock: Side, batch: int, seconds: float) -> Row:
-    """The best fat setting and the best of all, by one measurement of each."""
-    found = []
-    for setting in usual(batch):
-        found.append((ask(stock.add(setting), batch, seconds), setting))
+def select(
+    stock: Side, names: Sequence[str], batches: Sequence[int], seconds: float
+) -> dict[int, Chosen]:
+    """The best fat setting and the best of all for each batch size, by one measurement of each.
+
+    A setting is registered once, for all batch sizes at which it is tried.
+    """
+    found: dict[int, list[tuple[float, Setting]]] = {batch: [] for batch in batches}
+    settings = dict.fromkeys(setting for batch in batches for setting in usual(batch))
+    progress = Progress(len(settings))
+    for setting in settings:
+        progress.step(f"selection for {names[1]}: {setting.name}")
+        url = stock.add(setting)
+        for batch in batches:
+            if setting in usual(batch):
+                found[batch].append((ask(url, batch, seconds), setting))
         stock.remove(setting)
-    fat = max((pair for pair in found if pair[1].workers == 1), key=lambda pair: pair[0])
-    best = max(found, key=lambda pair: pair[0])
-    tried = [{**setting.row(), "per_s": rate} for rate, setting in found]
-    return {"stock_fat": fat[1].row(), "best_stock": best[1].row(), "tried": tried}
+    return {batch: dict(zip(names, best_of(pairs), strict=True)) for batch, pairs in found.items()}
+
+
+def best_of(pairs: list[tuple[float, Setting]]) -> tuple[Setting, Setting]:
+    """The fastest with one worker, and the fastest of all."""
+    ordered = [setting for _, setting in sorted(pairs, key=lambda pair: -pair[0])]
+    return next(setting for setting in ordered if setting.workers == 1), ordered[0]
 
 
 def measure(
     ours: Side,
-    stock: Side,
-    kept: Side,
-    selection: dict[int, Row],
-    rounds: int,
-    seconds: float,
-    quick: bool,
+    rivals: dict[str, Side],
+    selection: dict[int, Chosen],
+    args: argparse.Namespace,
 ) -> list[Row]:
-    """Paired rounds at each batch size; the sides take turns in going first."""
+    """Paired rounds at each batch size."""
     samples: list[Row] = []
-    progress = Progress(len(selection) * rounds)
+    progress = Progress(len(selection) * args.rounds)
     for batch, chosen in selection.items():
-        settings = {name: Setting(**chosen[name]) for name in ("stock_fat", "best_stock")}
-        urls = {name: stock.add(setting) for name, setting in settings.items()}
-        urls["best_stock_kept"] = kept.add(settings["best_stock"])
+        urls = {name: side.add(chosen[name]) for name, side in rivals.items()}
         ours.set_auto(MODEL, True)
         configuration = settle(ours, batch)
         # While the others have their turn there is no load, for which it would change.
         ours.set_auto(MODEL, False)
-        urls["shunter"] = ours.url(MODEL)
-        for number in range(rounds):
-            progress.step(f"{batch} clients, round {number + 1}, {configuration}")
-            order = SIDES[number % 4 :] + SIDES[: number % 4]
-            row: Row = {"batch": batch, "round": number}
-            for side in order:
-                ask(urls[side], batch, 1)  # caches and clocks are this side's
-                row[side] = ask(urls[side], batch, seconds)
-            row["configuration"] = ours.status(MODEL)["configuration"]
-            samples.append(row)
-            keep(NAME, quick, samples)
-        for setting in set(settings.values()):
-            stock.remove(setting)
-        kept.remove(settings["best_stock"])
+        urls = {"shunter": ours.url(MODEL), **urls}
+        progress.step(f"{batch} clients, {configuration}")
+        for row in rounds_of(urls, batch, args):
+            samples.append({**row, "configuration": ours.status(MODEL)["configuration"]})
+            keep(NAME, args.quick, samples)
+        for side, setting in {(side, chosen[name]) for name, side in rivals.items()}:
+            side.remove(setting)
     return samples
 
 
-def summarise(samples: list[Row], selection: dict[int, Row]) -> tuple[list[Row], Row]:
-    """A row for each batch size, with paired ratios of the rates."""
+def rounds_of(urls: dict[str, str], batch: int, args: argparse.Namespace) -> Iterator[Row]:
+    """Rounds of one batch size, more of them for a tie; the sides take turns in going first."""
+    names, rows = list(urls), []
+    most = args.rounds + (0 if args.quick else MORE_ROUNDS)
+    while len(rows) < args.rounds or (len(rows) < most and is_tie(rows)):
+        first = len(rows) % len(names)
+        row: Row = {"batch": batch, "round": len(rows)}
+        for name in names[first:] + names[:first]:
+            row[name] = ask(urls[name], batch, args.seconds)
+        rows.append(row)
+        yield row
+
+
+def is_tie(rows: list[Row]) -> bool:
+    """Whether nobody can say if stock's best with the same memory is faster."""
+    found = paired_ratio(*([row[name] for row in rows] for name in ("shunter", SAME_MEMORY[1])))
+    return bool(found["low"] <= 1 <= found["high"])
+
+
+def summarise(
+    samples: list[Row], selection: dict[int, Chosen], names: Sequence[str]
+) -> tuple[list[Row], Row]:
+    """A row for each batch size, with paired ratios of the rates to each rival's."""
     rows = []
     for batch, chosen in selection.items():
         mine = [sample for sample in samples if sample["batch"] == batch]
-        rates = {name: [s[name] for s in mine] for name in SIDES}
+        rates = {name: [sample[name] for sample in mine] for name in ("shunter", *names)}
         row: Row = {"batch": batch, "configuration": mine[-1]["configuration"]}
         for name, each in rates.items():
             per_s = statistics.median(each)
             row[name] = {"per_s": per_s, "batch_ms": batch / per_s * 1e3}
-        for name in SIDES[1:]:
-            row[name]["setting"] = chosen[name.removesuffix("_kept")]
+        for name in names:
+            row[name]["setting"] = chosen[name].row()
             row[f"vs_{name}"] = paired_ratio(rates["shunter"], rates[name])
         rows.append(row)
-    fat, best, kept = ([row[f"vs_{name}"]["median"] for row in rows] for name in SIDES[1:])
-    return rows, {
-        "geomean_vs_stock_fat": statistics.geometric_mean(fat),
-        "worst_vs_best_stock": min(best),
-        "geomean_vs_best_stock": statistics.geometric_mean(best),
-        "geomean_vs_best_stock_kept": statistics.geometric_mean(kept),
-    }
+    headline: Row = {}
+    for fat, best in (SAME_MEMORY, PLAIN):
+        if best not in names:
+            continue
+        ratios = {name: [row[f"vs_{name}"]["median"] for row in rows] for name in (fat, best)}
+        headline[f"geomean_vs_{fat}"] = statistics.geometric_mean(ratios[fat])
+        headline[f"worst_vs_{best}"] = min(ratios[best])
+        headline[f"geomean_vs_{best}"] = statistics.geometric_mean(ratios[best])
+    return rows, headline
 
 
-def committed_selection(batches: tuple[int, ...]) -> dict[int, Row]:
-    """The settings that the committed full run chose."""
+def committed_selection(batches: Sequence[int], names: Sequence[str]) -> dict[int, Chosen]:
+    """The settings that the committed full run chose; none unless it has them all."""
     rows = {row["batch"]: row for row in committed_rows(NAME)}
-    return {
-        batch: {name: rows[batch][name]["setting"] for name in ("stock_fat", "best_stock")}
-        for batch in batches
-        if batch in rows
-    }
+    if not all(name in rows.get(batch, ()) for batch in batches for name in names):
+        return {}
+    return {b: {name: Setting(**rows[b][name]["setting"]) for name in names} for b in batches}
+
+
+def choose(
+    rivals: dict[str, Side], batches: Sequence[int], args: argparse.Namespace
+) -> dict[int, Chosen]:
+    """The setting of every rival for each batch size."""
+    if args.quick and (committed := committed_selection(batches, tuple(rivals))):
+        return committed
+    selection: dict[int, Chosen] = {batch: {} for batch in batches}
+    for names in (SAME_MEMORY, PLAIN):
+        if names[1] in rivals:
+            found = select(rivals[names[1]], names, batches, args.seconds)
+            for batch in batches:
+                selection[batch] |= found[batch]
+    return selection
+
+
+def run_all(args: argparse.Namespace, batches: Sequence[int]) -> tuple[list[Row], list[Row], Row]:
+    """Servers, selection and measurement: rows, samples and headline."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stores: list[Path] = make_stores(folder, "ours", "kept", "stock")
+        ours = Side(stores[0], shunter=True, settings=SETTINGS, workload=PHOTOGRAPHS)
+        measured = profile(ours)
+        stack.enter_context(ours)
+        rivals: dict[str, Side] = {}
+        environments = [(SAME_MEMORY, {TUNABLES: ALLOCATION}, stores[1])]
+        environments += [(PLAIN, {}, stores[2])] if args.plain else []
+        for names, variables, store in environments:
+            side = Side(store, shunter=False, workload=PHOTOGRAPHS, variables=variables)
+            rivals |= dict.fromkeys(names, stack.enter_context(side))
+        selection = choose(rivals, batches, args)
+        ours.add(OURS, AUTO, name=MODEL)
+        samples = measure(ours, rivals, selection, args)
+    rows, headline = summarise(samples, selection, tuple(rivals))
+    return rows, samples, headline | {"profile_seconds": measured.seconds}
 
 
 def main() -> None:
     """Run and write the result."""
-    parser = Parser(__doc__)
-    parser.add_argument("--seconds", type=float, help="per measurement; default 8, quick 3")
+    parser = Parser(__doc__, rounds=4)
+    parser.add_argument("--seconds", type=float, default=3, help="per measurement; default 3")
     parser.add_argument("--batches", type=int, nargs="+")
+    parser.add_argument("--plain", action="store_true", help="stock as it comes, too")
     args = parser.arguments()
     batches = tuple(args.batches or (QUICK_BATCHES if args.quick else BATCHES))
-    seconds = args.seconds or (3 if args.quick else 8)
-    selection: dict[int, Any] = committed_selection(batches) if args.quick else {}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores: list[Path] = make_stores(folder, "ours", "stock", "kept")
-        ours = Side(stores[0], shunter=True, settings=SETTINGS, workload=PHOTOGRAPHS)
-        measured = profile(ours)
-        stack.enter_context(ours)
-        stock = Side(stores[1], shunter=False, workload=PHOTOGRAPHS)
-        stack.enter_context(stock)
-        variables = {TUNABLES: ALLOCATION}
-        kept = Side(stores[2], shunter=False, workload=PHOTOGRAPHS, variables=variables)
-        stack.enter_context(kept)
-        for batch in batches:
-            if batch not in selection:
-                selection[batch] = select(stock, batch, seconds)
-        ours.add(OURS, AUTO, name=MODEL)
-        samples = measure(ours, stock, kept, selection, args.rounds, seconds, args.quick)
-    rows, headline = summarise(samples, selection)
-    headline["profile_seconds"] = measured.seconds
+    rows, samples, headline = run_all(args, batches)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:
-        texts = ", ".join(f"{name} {row[name]['batch_ms']:.0f} ms" for name in SIDES)
-        ratios = " ".join(f"{row[f'vs_{name}']['median']:.2f}" for name in SIDES[1:])
-        print(f"batch {row['batch']} ({row['configuration']}): {texts}; ratios {ratios}")
+        print(f"batch {row['batch']} ({row['configuration']}): {row['shunter']['batch_ms']:.0f} ms")
+        for name in (*SAME_MEMORY, *PLAIN):
+            if name in row:
+                ratio = "{median:.2f} ({low:.2f} to {high:.2f})".format(**row[f"vs_{name}"])
+                print(f"  {name} {row[name]['batch_ms']:.0f} ms, ratio {ratio}")
     print(json.dumps(headline), path.name)
 
 

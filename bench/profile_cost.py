@@ -1,18 +1,22 @@
 """What an adaptive profile saves against an exhaustive one, and what that costs in latency.
 
 Packrat measures every <threads, batch>. Here only those cells are measured that a configuration
-may use. This host: both profiles of two models are measured. Sixteen cores: exhaustive profiles
-that were recorded on such a host are replayed, the adaptive plan being told their latencies; where
-there is none, invented latencies take their place, and the row says "synthetic". In a replay a cell
-takes the same time in either profile: its runs and the fewest for warming up.
+may use; in both ways what a choice rests on is visited again until it is settled, and that counts.
+Sixteen cores: exhaustive profiles that were recorded on such a host are replayed, both plans being
+told their latencies; where there is none, invented latencies take their place, and the row says
+"synthetic". In a replay a visit takes its runs and the fewest for warming up. This host: both
+profiles of two models are measured.
 
-Regret: for a batch size, how much slower the configuration chosen by the adaptive profile is than
-the one chosen by the exhaustive profile, both by the latencies of the exhaustive one; the worst
-batch size counts. On this host that includes the noise between two measurements; what the plan
-alone costs is "regret_of_the_plan", from a replay.
+"worst_regret", of replays: for a batch size, how much slower the configuration chosen by the
+adaptive profile is than the one chosen by the exhaustive profile, both by the latencies of the
+exhaustive one, so it is what the plan alone costs; the worst batch size counts.
+"worst_regret_here": where the two profiles of this host lead to different configurations, both are
+run side by side in turns, and the median over the rounds counts: no noisy table is asked.
+
+The full run takes 7 minutes on two cores, 10 if the host is so noisy that much is visited again.
 
 Examples:
-    python bench/profile_cost.py                                    # measures two models
+    python bench/profile_cost.py                                    # two models, batches up to 16
     python bench/profile_cost.py --quick                            # one model, small batches
     python bench/profile_cost.py --record bert_base FILE            # exhaustive; goes on if FILE is
 """
@@ -22,26 +26,35 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from common import BENCH, Parser, Progress, Row, write_result
+from common import BENCH, Parser, Progress, Row, paired_ratio, write_result
 from packrat_micro import PAPER, predicted
 from profiled_models import node, pack_model, profile_model
+from side_by_side import Workers, interleaved, shares
 
+from shunter.allocator.planning.configuration import format_configuration
 from shunter.allocator.planning.measurement import Effort
 from shunter.allocator.planning.optimizer import minimise_latency
 from shunter.allocator.planning.profile import Cell, Profile, Provenance, batch_sizes, read_profile
-from shunter.allocator.planning.profile_plan import ProfilePlan
 from shunter.allocator.planning.profile_table import latency_table
+from shunter.allocator.planning.survey import Survey
 from shunter.plugins.profiling.profiler import WARM_UP
+from shunter.plugins.torchserve.archives import unpack
 
 NAME = "profile_cost"
 MODELS = ("resnet50", "bert_base")
 THREADS, BATCH = 16, 64
 RECORDED = BENCH / "results/h200"
+HERE = "measured on this host"
+SIDES = ("adaptive", "exhaustive")
+SIDE_SECONDS = 0.3
+"""Of each side and round."""
+AGAIN = Effort().again
 RUNS = 8
 NOISE = 0.01
 """Deviation of an invented latency, as a share."""
@@ -67,22 +80,20 @@ def synthetic_profile(kind: str, threads: int = THREADS, batch: int = BATCH) -> 
     return Profile(origin, threads, batch, "exhaustive", cells, complete=True)
 
 
-def cell_ms(cell: Cell) -> float:
-    """What it takes to measure a cell."""
-    return cell.ms * (cell.runs + cell.outliers + WARM_UP[0])
-
-
-def replay(exhaustive: Profile) -> Profile:
-    """The adaptive profile that the same latencies would have led to."""
-    plan = ProfilePlan(exhaustive.threads, exhaustive.batch)
-    cells = {}
-    while (key := plan.next()) is not None:
-        if key in exhaustive.cells:
-            cells[key] = exhaustive.cells[key]
-            plan.add(*key, cells[key].ms)
-        else:
-            plan.add_impossible(*key)
-    return replace(exhaustive, mode="adaptive", cells=cells)
+def replay(source: Profile, *, exhaustive: bool = False) -> Profile:
+    """The profile that the latencies of an exhaustive one would have led to, and in which time."""
+    survey = Survey(source.threads, source.batch, exhaustive=exhaustive)
+    found = replace(source, mode="exhaustive" if exhaustive else "adaptive", cells={}, seconds=0.0)
+    while (key := survey.next()) is not None:
+        if key not in source.cells:
+            survey.fail(key)
+            continue
+        cell = source.cells[key]
+        runs = AGAIN.fewest if survey.has(key) else cell.runs + cell.outliers
+        seconds = cell.ms * (runs + WARM_UP[0]) / 1e3
+        survey.add(replace(cell, visits=1), seconds)
+        found = found.with_cell(cell, seconds)
+    return found
 
 
 def regret(adaptive: Profile, exhaustive: Profile) -> Row:
@@ -97,10 +108,8 @@ def regret(adaptive: Profile, exhaustive: Profile) -> Row:
     return {"regret": worst, "regret_at_batch": batch}
 
 
-def compare(
-    adaptive: Profile, exhaustive: Profile, source: str, seconds: tuple[float, float]
-) -> Row:
-    """A row; ``seconds`` of the adaptive and the exhaustive profile."""
+def compare(adaptive: Profile, exhaustive: Profile, source: str) -> Row:
+    """A row."""
     return {
         "model": exhaustive.provenance.model,
         "source": source,
@@ -108,21 +117,18 @@ def compare(
         "batch": exhaustive.batch,
         "cells": len(adaptive.cells),
         "cells_exhaustive": len(exhaustive.cells),
-        "seconds": seconds[0],
-        "seconds_exhaustive": seconds[1],
-        "time": seconds[0] / seconds[1],
-        **regret(adaptive, exhaustive),
-        "regret_of_the_plan": regret(replay(exhaustive), exhaustive)["regret"],
+        "seconds": adaptive.seconds,
+        "seconds_exhaustive": exhaustive.seconds,
+        "time": adaptive.seconds / exhaustive.seconds,
+        "undecided": [str(each) for each in adaptive.undecided],
     }
 
 
 def replayed(exhaustive: Profile, source: str) -> Row:
     """A row for a profile of another host, or of none."""
     adaptive = replay(exhaustive)
-    adaptive_s, exhaustive_s = (
-        sum(map(cell_ms, profile.cells.values())) / 1e3 for profile in (adaptive, exhaustive)
-    )
-    return compare(adaptive, exhaustive, source, (adaptive_s, exhaustive_s))
+    row = compare(adaptive, replay(exhaustive, exhaustive=True), source)
+    return {**row, **regret(adaptive, exhaustive)}
 
 
 def recorded_profiles(folder: Path) -> list[Profile]:
@@ -139,10 +145,10 @@ def replays(folder: Path) -> list[Row]:
     return [replayed(synthetic_profile(kind), "synthetic") for kind in SYNTHETIC]
 
 
-def measured(name: str, batch: int, args: argparse.Namespace) -> Row:
-    """Both profiles of a model on this host."""
+def measured(name: str, args: argparse.Namespace) -> Row:
+    """Both profiles of a model on this host, and their choices side by side."""
     topology, threads = node(args.threads)
-    task = {"threads": threads, "batch": batch, "effort": Effort(seconds=args.seconds)}
+    task = {"threads": threads, "batch": args.batch, "effort": Effort(seconds=args.seconds)}
     with tempfile.TemporaryDirectory() as folder:
         archive = pack_model(BENCH / "models" / name, Path(folder))
         adaptive, exhaustive = (
@@ -154,9 +160,45 @@ def measured(name: str, batch: int, args: argparse.Namespace) -> Row:
             )
             for mode in ("adaptive", "exhaustive")
         )
-    return compare(
-        adaptive, exhaustive, "measured on this host", (adaptive.seconds, exhaustive.seconds)
-    )
+        workers = Workers(unpack(archive, Path(folder) / "unpacked"), topology)
+        try:
+            choices = beside(workers, adaptive, exhaustive, args.rounds)
+        finally:
+            workers.close()
+    return {
+        **compare(adaptive, exhaustive, HERE),
+        **regret(replay(exhaustive), exhaustive),
+        "choices": choices,
+        "regret_here": regret_here(choices),
+    }
+
+
+def beside(workers: Workers, adaptive: Profile, exhaustive: Profile, rounds: int) -> list[Row]:
+    """What each profile leads to by batch size, and where that differs both run in turns."""
+    found = []
+    for batch in batch_sizes(exhaustive.batch):
+        chosen = [
+            minimise_latency(latency_table(each), (each.threads,), batch).configuration
+            for each in (adaptive, exhaustive)
+        ]
+        row: Row = dict(zip(SIDES, map(format_configuration, chosen), strict=True))
+        parts = [shares(each, batch) for each in chosen]
+        if parts[0] != parts[1]:
+            print(f"  batch {batch}: {' beside '.join(row.values())}", file=sys.stderr, flush=True)
+            sets = workers.sets(parts)
+            try:
+                ours, theirs = interleaved(sets, rounds, SIDE_SECONDS)
+            finally:
+                for each in sets:
+                    each.close()
+            row["ratio"] = paired_ratio([run.ms for run in ours], [run.ms for run in theirs])
+        found.append({"batch": batch, **row})
+    return found
+
+
+def regret_here(choices: list[Row]) -> float:
+    """How much slower the adaptive profile's choice ran, at the batch size where it is worst."""
+    return max(0.0, *(row["ratio"]["median"] - 1 if "ratio" in row else 0.0 for row in choices))
 
 
 def record(name: str, path: Path, args: argparse.Namespace) -> None:
@@ -175,13 +217,15 @@ def record(name: str, path: Path, args: argparse.Namespace) -> None:
 
 
 def summarise(rows: list[Row]) -> Row:
-    """The worst of the replays' times, and the worst regret of all."""
-    other = [row["time"] for row in rows if row["source"] != "measured on this host"]
-    here = [row["time"] for row in rows if row["source"] == "measured on this host"]
+    """The worst of the replays' times, of what the plan costs, and of what was measured here."""
+    other = [row["time"] for row in rows if row["source"] != HERE]
+    here = [row for row in rows if row["source"] == HERE]
     return {
         "adaptive_vs_exhaustive_time": max(other),
         "worst_regret": max(row["regret"] for row in rows),
-        "adaptive_vs_exhaustive_time_here": max(here) if here else None,
+        "worst_regret_here": max((row["regret_here"] for row in here), default=None),
+        "adaptive_vs_exhaustive_time_here": max((row["time"] for row in here), default=None),
+        "undecided_here": sum(len(row["undecided"]) for row in here),
         "synthetic": any(row["source"] == "synthetic" for row in rows),
     }
 
@@ -190,9 +234,11 @@ def arguments() -> argparse.Namespace:
     """What the user said."""
     parser = Parser(__doc__)
     parser.add_argument("--models", nargs="*", choices=list(PAPER), help="measured on this host")
-    parser.add_argument("--batch", type=int, help="largest batch, default 64, quick 8")
+    parser.add_argument("--batch", type=int, help="largest batch, default 16, quick 8, --record 64")
     parser.add_argument("--threads", type=int, help="T; default: the cores of a NUMA node")
-    parser.add_argument("--seconds", type=float, help="per cell at most, default 10, quick 0.5")
+    parser.add_argument(
+        "--seconds", type=float, help="per cell at most, default 4, quick 0.5, --record 10"
+    )
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="folder of profiles")
     parser.add_argument("--record", nargs=2, metavar=("MODEL", "FILE"), help="measure one, end")
     args = parser.arguments()
@@ -200,8 +246,8 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--record {args.record[0]}: the models are {', '.join(PAPER)}")
     if args.models is None:
         args.models = MODELS[:1] if args.quick else MODELS
-    args.batch = args.batch or (8 if args.quick else BATCH)
-    args.seconds = args.seconds or (0.5 if args.quick else 10)
+    batch, seconds = (8, 0.5) if args.quick else (BATCH, 10) if args.record else (16, 4)
+    args.batch, args.seconds = args.batch or batch, args.seconds or seconds
     return args
 
 
@@ -215,14 +261,14 @@ def main() -> None:
     rows = []
     for name in args.models:
         progress.step(name)
-        rows.append(measured(name, args.batch, args))
+        rows.append(measured(name, args))
     rows += replays(args.recorded)
     headline = summarise(rows)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline)
     for row in rows:
         print(
             f"{row['model']}, {row['source']}: {row['cells']} of {row['cells_exhaustive']} cells, "
-            f"{row['time']:.0%} of the time, regret {row['regret']:.1%}"
+            f"{row['time']:.0%} of the time, regret {row.get('regret_here', row['regret']):.1%}"
         )
     print(json.dumps(headline), path.name)
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 import load
+import numpy as np
 import psutil
 from common import pack_sums
 
@@ -88,6 +89,8 @@ class Setting:
     threads: int = 1
     queue: int = 100
     """Requests that may wait."""
+    drop_ms: int = 0
+    """``clientTimeoutInMills``: what waited longer is dropped; 0: never."""
 
     @property
     def name(self) -> str:
@@ -176,6 +179,7 @@ class Side:
             "minWorkers": setting.workers,
             "maxWorkers": setting.workers,
             "jobQueueSize": setting.queue,
+            "clientTimeoutInMills": setting.drop_ms or None,
             "handler": {"threads": setting.threads or None},
             "shunter": {"configuration": configuration, **section} if self.shunter else None,
         }
@@ -252,6 +256,35 @@ def closed_loop(url: str, clients: int, seconds: float, **more: Any) -> dict[str
     return load.run(load.Spec([one], timeout_s=120))["closed"]
 
 
+LEAD_IN_S = 1.0
+"""Of clients without think time: caches and clocks are then this side's."""
+
+
+def answered_per_s(url: str, clients: int, seconds: float, **more: Any) -> float:
+    """Requests per second of clients without think time. All must be answered.
+
+    Counted from when each client had an answer, but for :data:`LEAD_IN_S` at least, until the last
+    answer: a window of fixed length would cut large batches into parts.
+    """
+    closed = load.Closed(clients, LEAD_IN_S + seconds)
+    one = load.Stream("closed", url, closed=closed, **{"bodies": BODIES, **more})
+    found = load.run(load.Spec([one], timeout_s=120))
+    if found["closed"]["ok"] != found["closed"]["sent"]:
+        raise RuntimeError(f"{url}: {found['closed']['statuses']}")
+    samples = found.of("closed")
+    rate = rate_after_lead_in(samples.due_s + samples.latency_s, clients)
+    return rate or answered_per_s(url, clients, 2 * seconds, **more)
+
+
+def rate_after_lead_in(ends_s: np.ndarray, clients: int) -> float | None:
+    """Answers per second after the lead-in; None when all of them are part of it."""
+    ordered = np.sort(ends_s)
+    first = max(clients, int(np.searchsorted(ordered, LEAD_IN_S)))
+    if first >= len(ordered):
+        return None
+    return (len(ordered) - first) / float(ordered[-1] - ordered[first - 1])
+
+
 def open_loop(
     url: str,
     rate: float,
@@ -260,6 +293,8 @@ def open_loop(
     pids: dict[str, Sequence[int]] | None = None,
     **more: Any,
 ) -> load.Result:
-    """One stream; the first second is not counted."""
+    """One stream; the first second is not counted. Stock drops without an answer: no request waits
+    for the connection of one."""
     one = stream("load", url, rate, seconds + 1, seed, **more)
-    return load.run(load.Spec([one], timeout_s=10, warmup_s=1, cpu_pids=pids or {}))
+    spec = load.Spec([one], timeout_s=5, warmup_s=1, cpu_pids=pids or {}, connections=1000)
+    return load.run(spec)

@@ -52,6 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "rafiqi_cache": (*TORCHSERVE, *POOL),
     "slo_goodput": TORCHSERVE,
     "slowdown": ("allocator/placement",),
+    "soak": (*TORCHSERVE, *NETWORK, *POOL, *PREEMPTION, "plugins/control"),
     "soak_pool": (*TORCHSERVE, *POOL),
     "swap": POOL,
     "threshold": TORCHSERVE,
@@ -63,7 +64,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
 """What each measures, with its own script. Those that begin with triton: what is behind Triton;
 others not named here: everything that is run."""
 UNTIMED = {
-    *("faults", "mig_faults", "product", "rpc_attack", "rpc_faults", "soak_pool", "triton_faults"),
+    *("faults", "mig_faults", "product", "rpc_attack", "rpc_faults", "soak", "soak_pool"),
+    "triton_faults",
 }
 """These count what is lost or wrong and how memory grows: other work beside them does no harm."""
 EVERYTHING = ("allocator", "batching", "handlers", "nic_frontend", "plugins")

@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 
-ALPHA = 0.1
+ALPHA = 0.03
+"""Of samples every 100 ms: an average over some three seconds. With 0.1 a load that comes and goes,
+or rises slowly, was followed worse (``bench/estimator.py``)."""
 WINDOW = 30
 MARGIN = 0.15
 BAND = 0.3

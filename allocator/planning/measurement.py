@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CONFIDENCE = 0.95
+VISITS = 5
+"""Most times that a cell is measured."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,13 @@ class Effort:
     seconds: float = 10.0
     """After so long the interval is taken as it is, if ``fewest`` samples are there; after three
     times as long three samples do."""
+    visits: int = VISITS
+    """Most times that a cell is measured; after the first only those that the choice rests on."""
+
+    @property
+    def again(self) -> Effort:
+        """Of a later visit of the same cell, which is shorter."""
+        return replace(self, fewest=2, most=max(2, self.most // 4), seconds=self.seconds / 4)
 
 
 @dataclass(frozen=True)

@@ -52,15 +52,36 @@ class Cell:
     """95 % interval of the median."""
     runs: Count
     outliers: CountOrNone = 0
-    """Runs left out because something else held the processor."""
+    """Runs left out because something else held the processor, or of slower visits."""
     peak_bytes: CountOrNone = 0
     """Highest resident memory of the process so far."""
+    visits: Count = 1
+    """Times that it was measured; of several the two quickest count."""
 
     @model_validator(mode="after")
     def _is_an_interval(self) -> Self:
         if not self.low_ms <= self.ms <= self.high_ms:
             raise ValueError("the median lies in its interval")
         return self
+
+
+@_record
+class Undecided:
+    """The choice for a batch size, and one that may be as good: the host was too noisy to tell."""
+
+    batch: Count
+    chosen: str
+    rival: str
+    apart: float = Field(ge=0)
+    """How much slower the rival was, as a share."""
+    noise: float = Field(ge=0)
+    """How much slower it may seem by chance."""
+
+    def __str__(self) -> str:
+        """For people."""
+        both = f"batch {self.batch}: {self.chosen} and {self.rival}"
+        share = f"{self.apart:.0%} apart, noise {self.noise:.0%}"
+        return f"{both} could not be told apart: {share}"
 
 
 @_record
@@ -138,6 +159,8 @@ class Profile:
     """Cells that could not be measured, and why; not kept on disk, so the next run tries again."""
     error: float | None = Field(None, ge=0)
     """How much slower than the best of an exhaustive profile a choice may be, as a share."""
+    undecided: SkipValidation[tuple[Undecided, ...]] = ()
+    """What repeating did not settle."""
     alone: bool = False
     """Whether one instance ran at a time, and not as many side by side as when they serve."""
     busy: float = Field(0.0, ge=0)
@@ -175,9 +198,9 @@ class Profile:
         cells = {**self.cells, (cell.threads, cell.batch): cell}
         return replace(self, cells=cells, seconds=self.seconds + seconds)
 
-    def finished(self, error: float | None) -> Profile:
+    def finished(self, error: float | None, undecided: tuple[Undecided, ...] = ()) -> Profile:
         """The profile when nothing more is to be measured."""
-        return replace(self, complete=True, error=error)
+        return replace(self, complete=True, error=error, undecided=undecided)
 
     def check_usable(self, here: Provenance) -> None:
         """Raises ProfileError when it was measured of another model or on another machine."""
@@ -197,6 +220,7 @@ class Profile:
             "alone": self.alone,
             "busy": self.busy,
             "fbr": {str(cores): share for cores, share in sorted(self.fbr.items())},
+            "undecided": [asdict(each) for each in self.undecided],
             "cells": [asdict(self.cells[key]) for key in sorted(self.cells)],
         }
         return json.dumps(content, indent=1)
@@ -219,6 +243,8 @@ def read_profile(text: str | bytes) -> Profile:
         cells = [checked(Cell, each, _place(each)) for each in content["cells"]]
         given = {name: content[name] for name in (*_NUMBERS, "alone", "busy") if name in content}
         given["cells"] = {(cell.threads, cell.batch): cell for cell in cells}
+        told = [checked(Undecided, each, DAMAGED) for each in content.get("undecided", ())]
+        given["undecided"] = tuple(told)
         given["fbr"] = {int(cores): float(s) for cores, s in content.get("fbr", {}).items()}
         provenance = {**content["provenance"]}
         provenance["slice"] = checked(SliceKind, provenance.get("slice", {}), DAMAGED + "slice ")

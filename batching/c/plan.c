@@ -37,8 +37,10 @@ static void collect_free(struct plan *plan, uint8_t class) {
 
 /* ---- what waits, over the workers that are free */
 
-/* Workers that will be free soon take their share of strict requests too: with best effort waiting
- * they would otherwise begin another long batch just when these could use them. */
+/* Workers that will be free soon take their share too, so that all end together: else the clients of
+ * a large batch, which come back at once, stay the large batch of that worker while another one runs
+ * small ones; and with best effort waiting they would begin another long batch just when strict
+ * requests could use them. */
 static uint32_t add_busy(const struct plan *plan, uint32_t *workers, uint32_t count) {
     for (uint32_t i = 0; i < plan->served->worker_count; i++) {
         const struct shunter_worker_state *worker = worker_of(plan, i);
@@ -89,7 +91,7 @@ static void fill(struct plan *plan, uint8_t class) {
     struct shunter_latency_line lines[2 * SHUNTER_WORKER_COUNT];
     const bool knows = shunter_knows(served);
     memcpy(workers, plan->free, count * sizeof *workers);
-    if (class != BEST_EFFORT && served->lists[BEST_EFFORT].count && knows) {
+    if (knows) {
         count = add_busy(plan, workers, count);
     }
     for (uint32_t i = 0; i < count; i++) {

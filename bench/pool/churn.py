@@ -6,13 +6,13 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import httpx
 
 from pool.callers import RIGHT, Caller, Ends
 from pool.models import SEEDS, Packed
-from pool.servers import PoolServer
+from pool.servers import Archived, PoolServer
 
 GONE = ("status 404", "status 503")
 """What a model that is not there, or not yet, is answered with."""
@@ -25,7 +25,7 @@ ATTEMPTS = 20
 class Churn(threading.Thread):
     """Unregisters and registers some models, one after the other, until ``stop``."""
 
-    def __init__(self, server: PoolServer, models: Sequence[Packed], seed: int = 5) -> None:
+    def __init__(self, server: PoolServer, models: Sequence[Archived], seed: int = 5) -> None:
         """They are registered now."""
         super().__init__(daemon=True)
         self._server, self._models, self._choose = server, list(models), random.Random(seed)
@@ -36,11 +36,11 @@ class Churn(threading.Thread):
         self.failed: Counter[str] = Counter()
         """Attempts to register or unregister that were refused, by the answer's status."""
 
-    def steps(self, model: Packed) -> int:
+    def steps(self, model: Archived) -> int:
         """To be compared later; 0 for a model that stays."""
         return self._steps.get(model.name, 0)
 
-    def may_be_gone(self, model: Packed, before: int) -> bool:
+    def may_be_gone(self, model: Archived, before: int) -> bool:
         """Whether it was changed since then, or was about to be."""
         return bool(before % 2) or self.steps(model) != before
 
@@ -50,14 +50,18 @@ class Churn(threading.Thread):
             for each in self._choose.sample(self._models, len(self._models)):
                 if self._over.wait(self._choose.uniform(0, MOST_PAUSE_S)):
                     return
-                self._steps[each.name] += 1
-                self._try(self._server.unregister, each, "404")
-                self._over.wait(self._choose.uniform(0, MOST_PAUSE_S))
-                self._try(self._server.register, each, "409")  # and it is back when this ends
-                self._steps[each.name] += 1
-                self.changes += 1
+                self.change(each)
 
-    def _try(self, act, model: Packed, is_so: str) -> None:
+    def change(self, model: Archived) -> None:
+        """Once; it is back when this ends."""
+        self._steps[model.name] += 1
+        self._try(self._server.unregister, model, "404")
+        self._over.wait(self._choose.uniform(0, MOST_PAUSE_S))
+        self._try(self._server.register, model, "409")
+        self._steps[model.name] += 1
+        self.changes += 1
+
+    def _try(self, act: Callable[[Archived], None], model: Archived, is_so: str) -> None:
         """Workers are killed meanwhile, also those that load. RuntimeError: it never works."""
         for _ in range(ATTEMPTS):
             try:

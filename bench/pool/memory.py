@@ -57,12 +57,14 @@ def kind_of(command: Sequence[bytes]) -> str:
 
 
 def memory_of(groups: Mapping[str, Sequence[int]]) -> Row:
-    """In MB: PSS by kind, files in memory, and ``total``, with what nobody has touched of these."""
+    """In MB: PSS and RSS by kind, files in memory, and the ``total`` of PSS, with what nobody has
+    touched of these."""
     row: Row = {}
     shared = total = 0.0
     for kind, pids in groups.items():
         sizes = [_sizes(pid) for pid in pids]
         row[f"{kind}_pss"] = sum(each.get("Pss", 0) for each in sizes) / _MB
+        row[f"{kind}_rss"] = sum(each.get("Rss", 0) for each in sizes) / _MB
         shared += sum(each.get("Pss_Shmem", 0) for each in sizes)
         total += sum(each.get("Pss", 0) for each in sizes)
     files = sum(_files_in(folder) for folder in _runtime_folders(groups))
@@ -79,7 +81,8 @@ def _sizes(pid: int) -> dict[str, int]:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return {}
-    return {name: int(kb) * 1024 for name, kb in re.findall(r"(?m)^(Pss\w*):\s+(\d+) kB$", text)}
+    found = re.findall(r"(?m)^(Pss\w*|Rss):\s+(\d+) kB$", text)
+    return {name: int(kb) * 1024 for name, kb in found}
 
 
 def _runtime_folders(groups: Mapping[str, Sequence[int]]) -> set[Path]:

@@ -7,19 +7,30 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx
 from common import Row
 
 from pool.memory import MARK, memory_of, processes
-from pool.models import Packed
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.server import Server
 
 POOL, DEDICATED, STOCK = SIDES = ("pool", "dedicated", "stock")
 """``pool: shared``; Shunter with a worker for each model; TorchServe with one."""
 START_S = 900.0
+
+
+class Archived(Protocol):
+    """A model in the model store."""
+
+    @property
+    def name(self) -> str:
+        """Under which it is registered."""
+
+    @property
+    def archive(self) -> str:
+        """The name of its file."""
 
 
 class PoolServer:
@@ -30,21 +41,23 @@ class PoolServer:
         side: str,
         store: Path,
         *,
-        models: Sequence[Packed] = (),
+        models: Sequence[Archived] = (),
         hot_mb: int = 2048,
         workers: int = 2,
         queue: int = 100,
         patience_s: int | None = None,
+        more: str = "",
     ) -> None:
         """``models``: those that are registered when it starts; ``workers``: of the pool;
         ``hot_mb``: hot memory of each; ``queue``: requests that may wait for a model;
-        ``patience_s``: after which a process of the pool that is stopped is replaced."""
+        ``patience_s``: after which a process of the pool that is stopped is replaced;
+        ``more``: text of shunter.toml."""
         self.side, self._mark = side, os.urandom(8).hex()
         settings = store / f"{self._mark}.toml"
         lines = ["[pool]", 'models = "shared"', f"workers = {workers}", f"hot_mb = {hot_mb}"]
         lines += ["threads = 1"]
         text = "".join(f"{line}\n" for line in lines) if side == POOL else ""
-        settings.write_text(text, encoding="utf-8")
+        settings.write_text(text + more, encoding="utf-8")
         # Of the stock worker and of dedicated ones, which leave threads to the environment.
         env = {"OMP_NUM_THREADS": "1", "SHUNTER_CONFIG": str(settings), MARK: self._mark}
         if patience_s is not None:
@@ -74,24 +87,24 @@ class PoolServer:
         """Of inference."""
         return self.server.ports.inference
 
-    def url(self, model: Packed) -> str:
+    def url(self, model: Archived) -> str:
         """Where predictions are asked for."""
         return f"{self.server.inference}/predictions/{model.name}"
 
-    def register(self, model: Packed) -> None:
+    def register(self, model: Archived) -> None:
         """Returns when its worker has loaded it."""
         query = {"url": model.archive, "model_name": model.name, "initial_workers": "1"}
         query["synchronous"] = "true"
         models = f"{self.server.management}/models"
         httpx.post(models, params=query, timeout=300).raise_for_status()
 
-    def unregister(self, model: Packed) -> None:
+    def unregister(self, model: Archived) -> None:
         """Stock answers 500 now and then although its workers have ended."""
         answer = httpx.delete(f"{self.server.management}/models/{model.name}", timeout=300)
         if self.side != STOCK:
             answer.raise_for_status()
 
-    def are_ready(self, models: Sequence[Packed]) -> bool:
+    def are_ready(self, models: Sequence[Archived]) -> bool:
         """Whether each of them has a worker that is ready."""
         for each in models:
             found = httpx.get(f"{self.server.management}/models/{each.name}", timeout=60)

@@ -6,7 +6,8 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,17 @@ def models() -> list[RpcModel]:
     return [RpcModel(name, name, *specs) for name, specs in SHAPES.items()]
 
 
-def write_weights(folder: Path) -> None:
+PACKS = {
+    "digits": partial(pack_digits, eager=True),
+    "minilm": pack_minilm,
+    "resnet50": pack_resnet50,
+}
+
+
+def write_weights(folder: Path, names: Iterable[str] = tuple(SHAPES)) -> None:
     """The networks' code and weights as the model store packs them, for :class:`Network`."""
-    pack_digits(folder, eager=True)
-    pack_minilm(folder)
-    pack_resnet50(folder)
-    for name in SHAPES:
+    for name in names:
+        PACKS[name](folder)
         with zipfile.ZipFile(folder / f"{name}.mar") as archive:
             (folder / f"{name}.py").write_bytes(archive.read("model.py"))
             (folder / f"{name}.pth").write_bytes(archive.read(f"{name}.pth"))

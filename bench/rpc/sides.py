@@ -174,7 +174,15 @@ class Ours:
         return open_session(self.url(scheme), model, **settings)
 
 
-def open_session(url: str, model: RpcModel, **settings: Any) -> Session:
+class Named(Protocol):
+    """Whatever stands for a model."""
+
+    @property
+    def name(self) -> str:
+        """Under which it is registered."""
+
+
+def open_session(url: str, model: Named, **settings: Any) -> Session:
     """A session with one model; its workers may still be loading."""
     deadline = time.monotonic() + OPEN_S
     while True:

@@ -30,7 +30,6 @@ INTERRUPTED = 130
 
 Report = Callable[["Progress"], None]
 
-
 Model = Annotated[Path, typer.Argument(help="A model archive, NAME.mar.")]
 Threads = Annotated[
     int | None,
@@ -90,10 +89,10 @@ def profile(
 ) -> None:
     """Measure a model's latency by threads and batch size, on this host.
 
-    Each cell is on disk as soon as it is measured: after Ctrl-C the same command goes on.
-    Cells of no use are left out, and what that may cost is stated. A profile of an archive holds
-    behind TorchServe and Triton: the workers are the same. packed/models/NAME, of what `shunter
-    pack --triton` wrote, stands for its newest version.
+    Each cell is on disk as soon as it is measured: after Ctrl-C the same command goes on. Cells of
+    no use are left out, and what that may cost is stated. What a choice rests on is measured again
+    until it is settled; what a noisy host leaves open is told. A profile of an archive holds behind
+    TorchServe and Triton. packed/models/NAME, of `shunter pack --triton`, is its newest version.
     With --triton MODEL is the name of a model of another backend that a running Triton serves, made
     ready by `shunter adopt prepare`; --input is then a request as Triton takes it by HTTP.
 
@@ -265,7 +264,7 @@ def _under_way(now: Progress) -> str:
     if now.next is None:
         return "done"
     threads, batch = now.next
-    return f"{_count(threads, 'thread')}, batch {batch}"
+    return f"{_count(threads, 'thread')}, batch {batch}{' again' if now.again else ''}"
 
 
 def _left(now: Progress) -> str:
@@ -295,4 +294,6 @@ def _show(profile: Profile, path: Path, console: Console) -> None:
     print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
     if said := plan_view.stated_error(profile):
         print(said)
+    for each in profile.undecided:
+        print(each)
     print(path)

@@ -3,7 +3,8 @@
 Instances of t threads are measured as they will run: as many at once as a NUMA node has cores for,
 each the worker that also serves, pinned to cores of its own, because they share caches and memory
 then too. Which cells are measured is :mod:`shunter.allocator.planning.profile_plan`, how long each
-is :mod:`shunter.allocator.planning.measurement`; what was measured is on disk after every cell.
+is :mod:`shunter.allocator.planning.measurement`, which again
+:mod:`shunter.allocator.planning.settling`; what was measured is on disk after every cell.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Protocol
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
 from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Provenance, checked
-from shunter.allocator.planning.profile_plan import CellKey, ProfilePlan
+from shunter.allocator.planning.profile_plan import CellKey
+from shunter.allocator.planning.survey import Survey
 from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
@@ -76,6 +78,8 @@ class Progress:
     left: int
     """Cells that are expected to follow."""
     seconds_left: float
+    again: bool = False
+    """The next one was measured before, and is in doubt."""
 
 
 def run(
@@ -168,39 +172,55 @@ def measure_all(
     cache: Workers,
     report: Callable[[Progress], None],
 ) -> Profile:
-    """Measure until nothing more is worth it. Raises WorkerFailed."""
-    plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
-    for (threads, batch), cell in sorted(profile.cells.items()):
-        plan.add(threads, batch, cell.ms)
-    if plan.next() is not None:
+    """Measure until nothing more is worth it, then again what is in doubt. Raises WorkerFailed."""
+    survey = Survey(
+        profile.threads,
+        profile.batch,
+        [cell for _, cell in sorted(profile.cells.items())],
+        seconds=profile.seconds,
+        exhaustive=task.exhaustive,
+        visits=task.effort.visits,
+    )
+    if survey.next() is not None:
         profile = replace(profile, busy=max(profile.busy, task.busy()))
     begin, weight = time.monotonic(), 0.0
-    while (key := plan.next()) is not None:
-        ahead = plan.remaining()
-        spent = time.monotonic() - begin
-        ahead_ms = sum(plan.estimate(each) for each in ahead if plan.estimate(each) < 1e9)
-        left = spent / weight * ahead_ms if weight else float("nan")
-        report(Progress(profile, key, len(ahead), left))
+    while (key := survey.next()) is not None:
+        again = survey.has(key)
+        report(_progress(profile, key, survey, time.monotonic() - begin, weight))
         started = time.monotonic()
         try:
-            cell = _measure(cache.of(key[0]), key, samples, task.effort)
+            effort = task.effort.again if again else task.effort
+            cell = _measure(cache.of(key[0]), key, samples, effort)
         except WorkerFailed as error:
-            if key[1] == 1:
+            if key[1] == 1 and not again:
                 raise
-            plan.add_impossible(*key)
-            profile = replace(profile, failed={**profile.failed, key: str(error).split("\n")[0]})
+            survey.fail(key)
+            if not again:
+                reason = str(error).split("\n")[0]
+                profile = replace(profile, failed={**profile.failed, key: reason})
             continue
         weight += cell.ms
-        plan.add(*key, cell.ms)
-        profile = profile.with_cell(cell, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        profile = profile.with_cell(survey.add(cell, seconds), seconds)
         write_profile(path, profile)
     if weight:
         cache.close()  # what still uses the CPUs is something else
         profile = replace(profile, busy=max(profile.busy, task.busy()))
-    profile = profile.finished(None if task.exhaustive else plan.gap)
+    profile = profile.finished(None if task.exhaustive else survey.gap, survey.undecided())
     write_profile(path, profile)
     report(Progress(profile, None, 0, 0.0))
     return profile
+
+
+def _progress(
+    profile: Profile, key: CellKey, survey: Survey, spent: float, weight: float
+) -> Progress:
+    """``weight``: latencies of what was measured in the time that was spent."""
+    if survey.has(key):
+        return Progress(profile, key, 0, float("nan"), again=True)
+    ahead = survey.ahead()
+    ahead_ms = sum(ms for each in ahead if (ms := survey.estimate(each)) < 1e9)
+    return Progress(profile, key, len(ahead), spent / weight * ahead_ms if weight else float("nan"))
 
 
 def _measure(

@@ -142,16 +142,31 @@ def test_a_trace_with_an_unknown_model_is_refused(script, workloads: ModuleType)
         workloads.from_trace([task])
 
 
+def test_arrivals_like_those_of_the_trace_are_made_from_a_seed(script, workloads) -> None:
+    drive = script("disb_drive")
+    found, again, other = drive.trace(), drive.trace(), drive.trace(seed=2)
+    assert sorted(found) == sorted(NAMES)
+    assert all(np.array_equal(found[name], again[name]) for name in NAMES)
+    assert not np.array_equal(found["vgg19"], other["vgg19"])
+    assert 40 < sum(map(len, found.values())) / drive.SECONDS < 50
+    spread = {name: np.diff(times).std() / np.diff(times).mean() for name, times in found.items()}
+    assert all((np.diff(times) >= 0).all() for times in found.values())
+    assert max(spread[name] for name in ("resnet152", "inception_v3", "densenet201")) < 0.3
+    assert min(spread["vgg19"], spread["distilbert"]) > 1.5
+    load = sum(len(found[name]) * SERVICE_S[name] for name in NAMES) / drive.SECONDS
+    assert workloads.scale(workloads.DRIVE, SERVICE_S) * load == pytest.approx(0.3)
+
+
 def test_every_round_pairs_rt_only_with_the_subject(workloads: ModuleType) -> None:
-    schemes = ("rt_only", "shunter", "seq", "concurrent")
-    runs = list(workloads.plan({"A": 5, "B": 2}, schemes))
+    schemes = ("rt_only", "shunter", "kernel", "seq", "concurrent")
+    runs = list(workloads.plan("AB", 6, schemes))
     assert len(set(runs)) == len(runs)
-    for name, count in (("A", 5), ("B", 2)):
-        for number in range(count):
+    for name in "AB":
+        for number in range(6):
             mine = [r.scheme for r in runs if (r.workload, r.number) == (name, number)]
-            assert sorted(mine) == sorted(schemes if number % 4 == 0 else schemes[:2])
-    firsts = [next(r.scheme for r in runs if r.number == n and r.workload == "A") for n in range(4)]
-    assert set(firsts) == {"rt_only", "shunter"}
+            assert sorted(mine) == sorted(schemes[:3] if number % 2 else schemes)
+    firsts = [next(r.scheme for r in runs if r.number == n and r.workload == "A") for n in range(6)]
+    assert set(firsts) >= {"rt_only", "shunter", "kernel"}
     assert [r.number for r in runs] == sorted(r.number for r in runs)
 
 
@@ -183,10 +198,54 @@ def test_rows_compare_with_rt_only_of_the_same_round(rows: ModuleType) -> None:
     assert ours["throughput_vs_rt_only"] == pytest.approx(65 / 2)
     assert (ours["wrong_answers"], ours["failed"]) == (3, 6)
     assert (ours["preemptions"], ours["yield_mean_us"], ours["restore_mean_us"]) == (8, 10, 2)
-    headline = rows.headline([alone, ours], "shunter", ("A",))
+    assert ours["p99_ms_interval"][0] <= ours["p99_ms"] <= ours["p99_ms_interval"][1]
+    headline = rows.headline([alone, ours], "shunter")
     assert headline["strict_mean_overhead_worst"] == pytest.approx(0.1)
-    assert headline["best_effort_share_of_idle"] == pytest.approx(0.9)
+    assert headline["strict_p99_overhead_worst_interval"] == pytest.approx((0.1, 0.1))
+    assert headline["best_effort_share_of_idle_worst"] == pytest.approx(0.9)
     assert headline["wrong_answers"] == 3
+    assert not any(key.startswith("kernel") for key in headline)
+
+
+def test_the_headline_is_the_worst_of_all_workloads_and_has_the_kernel_beside(
+    rows: ModuleType,
+) -> None:
+    found = []
+    for workload, scheme, over in (
+        ("A", "shunter", 0.1),
+        ("B", "shunter", 0.3),
+        ("A", "kernel", 0.2),
+        ("B", "kernel", 0.05),
+    ):
+        row = {"workload": workload, "scheme": scheme, "mean_overhead": over, "p99_overhead": -over}
+        row |= {"share_of_idle": 1 - over, "throughput_vs_rt_only": 10 * over, "rounds": 3}
+        row |= {f"{key}_interval": (0, 1) for key in ("mean_overhead", "p99_overhead")}
+        found.append(row | {"share_of_idle_interval": (0, 1), "wrong_answers": 1, "failed": 2})
+    headline = rows.headline(found, "shunter")
+    assert headline["strict_mean_overhead_worst"] == 0.3
+    assert headline["strict_mean_overhead_worst_workload"] == "B"
+    assert headline["strict_p99_overhead_worst"] == -0.1
+    assert headline["best_effort_share_of_idle_worst"] == pytest.approx(0.7)
+    assert headline["throughput_vs_rt_only"] == pytest.approx(3**0.5)
+    assert headline["kernel_strict_mean_overhead_worst"] == 0.2
+    assert headline["kernel_strict_p99_overhead_worst"] == -0.05
+    assert headline["kernel_best_effort_share_of_idle_worst"] == pytest.approx(0.8)
+    assert (headline["workloads"], headline["rounds"]) == ("A B", 3)
+    assert (headline["wrong_answers"], headline["failed"]) == (4, 8)
+
+
+def test_rounds_without_answers_are_counted_and_compared_with_nothing(rows: ModuleType) -> None:
+    none = {"strict_client": {"cores": 0.01, "late_p99_ms": None}}
+    load = {"best_effort_done": {"vgg19": 63}, "work_per_s": 0.63, "solo_work_per_s": 1.0}
+    load |= {"best_effort_client_cores": 0.01}
+    found = [sample("rt_only", 0, [], **none), sample("shunter", 0, [], **load, **none)]
+    alone, ours = rows.summarise(found)
+    assert (alone["requests"], alone["p99_ms"]) == (0, np.inf)
+    assert (ours["p99_overhead"], ours["throughput_vs_rt_only"]) == (np.inf, np.inf)
+    found += [sample("rt_only", 1, [10.0]), sample("shunter", 1, [11.0], **load)]
+    alone, ours = rows.summarise(found)
+    assert (alone["requests"], alone["p99_ms"], alone["strict_client_late_p99_ms"]) == (1, 10, 0.1)
+    assert ours["mean_overhead"] == pytest.approx(0.1)
 
 
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from((0.5, 0.99, 0.999)))

@@ -71,6 +71,35 @@ def test_batches_are_of_whatever_waits(caps, waiting, expected):
     assert place.go() == expected
 
 
+@pytest.mark.parametrize(
+    ("fixed_ms", "other", "since_ms", "waiting", "expected"),
+    [
+        (0, 10, 0, 20, 15),
+        (0, 10, 6, 20, 12),
+        (0, 30, 0, 2, 2),
+        (10, 10, 0, 20, 20),  # another batch would end later than the whole
+        (10, 10, 10, 20, 15),
+        (10, 10, 25, 20, 20),  # which is late: it may hang
+    ],
+)
+def test_what_waits_is_left_to_a_worker_that_is_soon_free(
+    fixed_ms, other, since_ms, waiting, expected
+):
+    place = Place(caps=(64, 64), ahead=0, fixed_ns=fixed_ms * MS, per_request_ns=MS)
+    place.wait(60, 61)
+    place.go()
+    now = 30 * MS  # both are late: nothing is left to them
+    place.wait(*range(other), now=now)
+    place.answered(1, now)
+    [first] = place.go(now)
+    assert first[0] == 1 and len(first) == 1 + other
+    place.wait(*range(30, 30 + waiting), now=now)
+    now += max(since_ms * MS, 1)
+    place.answered(0, now)
+    [second] = place.go(now)
+    assert second[0] == 0 and len(second) == 1 + expected
+
+
 def test_a_batch_is_of_at_most_so_many_rows():
     place = Place(caps=(8,), ahead=0)
     for entry, rows in enumerate((3, 5, 2, 8, 1)):

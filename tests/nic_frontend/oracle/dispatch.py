@@ -356,7 +356,7 @@ class Dispatch:
 
     def _fill(self, free: list[tuple[int, Hand]], priority: int) -> None:
         hands = list(free)
-        if priority == STRICT and self.lines[BEST_EFFORT] and self._knows:
+        if self._knows:
             hands += [
                 (i, hand)
                 for i, hand in self._ready()

@@ -61,7 +61,7 @@ RUNTIME = TorchServeRuntime()
 ALL = read_topology()
 # On a large host as many workers as cores would be started again and again.
 HOST = ALL.only(choose_cores(ALL, 2) or [cpu.id for cpu in ALL.cpus])
-QUICK = Effort(precision=0.5, most=6, seconds=0.3)
+QUICK = Effort(precision=0.5, most=6, seconds=0.3, visits=1)
 
 
 def cost_ms(threads, batch):
@@ -347,7 +347,7 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.plugins.hosts import runtime_of
 from shunter.plugins.profiling.profiler import Task, run
 
-effort = Effort(precision=0.5, most=6, seconds=0.3)
+effort = Effort(precision=0.5, most=6, seconds=0.3, visits=1)
 limits = {"threads": 2, "batch": 2, "exhaustive": True, "effort": effort}
 task = Task(Path(sys.argv[1]), [], runtime=runtime_of(), **limits)
 try:

@@ -65,10 +65,7 @@ final class BatchSplit {
 
     private void fillTier(final RequestClass requestClass, final List<BatchWorker> tier) {
         final List<BatchWorker> helpers = new ArrayList<>(tier);
-        if (requestClass == RequestClass.STRICT
-                && queue.size(RequestClass.BEST_EFFORT) > 0
-                && tier.stream()
-                        .allMatch(w -> forecast.knows(w) && current.serves(w, RequestClass.BEST_EFFORT))) {
+        if (tier.stream().allMatch(forecast::knows)) {
             addBusy(helpers, requestClass);
         }
         final int[] caps = new int[helpers.size()];
@@ -104,12 +101,16 @@ final class BatchSplit {
     }
 
     /**
-     * Workers that will be free soon take their share of strict requests too: with best effort
-     * waiting they would otherwise begin another long batch just when these could use them.
+     * Workers that will be free soon take their share too, so that all end together: else the
+     * clients of a large batch, which come back at once, stay the large batch of that worker while
+     * another one runs small ones; and with best effort waiting they would begin another long batch
+     * just when strict requests could use them.
      */
     private void addBusy(final List<BatchWorker> helpers, final RequestClass requestClass) {
+        final long preference = current.preference(helpers.get(0), requestClass);
         for (final BatchWorker worker : current.workers()) {
             if (current.isReadyFor(worker, requestClass)
+                    && current.preference(worker, requestClass) == preference
                     && !sharing.takesTurns(worker, requestClass)
                     && worker.room == null // it may have to wait for other models
                     && worker.inFlight.size() == 1

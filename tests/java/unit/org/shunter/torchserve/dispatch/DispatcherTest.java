@@ -337,6 +337,48 @@ class DispatcherTest {
         assertEquals(List.of(429), late.statuses);
     }
 
+    /** Two workers; one has just begun or is in the middle of a batch when the other is free. */
+    @ParameterizedTest
+    @CsvSource({
+        "0, 1, 30, 0, 2, 2", // fixed ms, each ms, the other's batch, ms since it began, waiting, given
+        "0, 1, 10, 0, 20, 15",
+        "0, 1, 10, 6, 20, 12",
+        "10, 1, 10, 0, 20, 20", // another batch would end later than the whole
+        "10, 1, 10, 10, 20, 15",
+        "10, 1, 10, 25, 20, 20", // which is late: it may hang
+    })
+    void whatWaitsIsLeftToAWorkerThatIsSoonFreeSoThatAllEndTogether(
+            final int fixedMs,
+            final int eachMs,
+            final int other,
+            final int sinceMs,
+            final int waiting,
+            final int given) {
+        final TestModel.FakeWorker[] workers = model.serve(64, 64);
+        model.command(
+                () -> {
+                    model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0);
+                    model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, fixedMs * MS);
+                    model.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, eachMs * MS);
+                });
+        model.strict("held");
+        model.strict("held too");
+        model.pass(30 * MS); // both are late: nothing is left to them
+        for (int i = 0; i < other; i++) {
+            model.strict("a" + i);
+        }
+        workers[1].answer();
+        assertEquals(other, workers[1].running().size());
+        for (int i = 0; i < waiting; i++) {
+            model.strict("b" + i);
+        }
+        model.pass(sinceMs * MS);
+        workers[0].answer();
+        assertEquals(given, workers[0].running().size());
+        workers[1].answer();
+        assertEquals(waiting - given, workers[1].running().size());
+    }
+
     /** Else a model whose batches take longer than a strict request may would never answer one. */
     @ParameterizedTest
     @CsvSource({"10, 5", "0, 16"})

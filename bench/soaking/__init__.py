@@ -1,0 +1,1 @@
+"""What ``soak.py`` does to a server: models, callers, faults, and how memory is judged."""

@@ -1,0 +1,86 @@
+"""Packrat's claims through the server are computed from the rounds as the docstrings say."""
+
+import argparse
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="module")
+def serving(script):
+    return script("packrat_serving")
+
+
+@pytest.fixture(scope="module")
+def reconfigure(script):
+    return script("packrat_reconfigure")
+
+
+def test_clients_are_counted_from_their_first_answer_to_the_last(script):
+    rate = script("sides").rate_after_lead_in
+    waves = np.repeat([0.6, 1.2, 1.8, 2.4], 4)
+    assert rate(waves, 4) == pytest.approx(4 / 0.6)
+    assert rate(waves[:4], 4) is None
+
+
+def test_the_worst_row_counts_against_stocks_best(serving):
+    batches, names = (4, 8), serving.SAME_MEMORY
+    selection = {batch: dict.fromkeys(names, serving.Setting()) for batch in batches}
+    samples = [
+        {"batch": batch, "configuration": "2x1x32", "shunter": 10.0}
+        | dict(zip(names, rates, strict=True))
+        for batch, rates in ((4, (5.0, 8.0)), (8, (5.0, 12.5)))
+        for _ in range(4)
+    ]
+    rows, headline = serving.summarise(samples, selection, names)
+    assert headline["geomean_vs_fat_same_memory"] == pytest.approx(2)
+    assert headline["worst_vs_best_stock_same_memory"] == pytest.approx(0.8)
+    assert "worst_vs_best_stock" not in headline
+    assert rows[1]["vs_best_stock_same_memory"]["high"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("rates", "rounds"), [((10, 9, 11, 10), 7), ((9, 9, 9, 9), 4)])
+def test_a_tie_is_broken_by_more_rounds(serving, monkeypatch, rates, rounds):
+    asked = {"ours": 0, "best": 0}
+
+    def ask(url, batch, seconds):
+        asked[url] += 1
+        return 10.0 if url == "ours" else float(rates[asked[url] % len(rates)])
+
+    monkeypatch.setattr(serving, "ask", ask)
+    urls = {"shunter": "ours", serving.SAME_MEMORY[1]: "best"}
+    args = argparse.Namespace(rounds=4, quick=False, seconds=1)
+    assert len(list(serving.rounds_of(urls, 4, args))) == rounds
+
+
+def test_every_window_as_long_as_the_period_has_as_many_arrivals(reconfigure):
+    times = reconfigure.arrivals(11.7, 60, seed=1)["times"]
+    counts = {
+        sum(begin <= t < begin + reconfigure.QUIET_S for t in times) for begin in (3, 17.3, 40)
+    }
+    assert len(counts) == 1 and times == sorted(times)
+
+
+def rounds_of_changes(reconfigure, ended):
+    """Two rounds; 100 ms with the configuration for 8, 200 ms with the one for 64."""
+    times = reconfigure.arrivals(10, 60, seed=1)["times"]
+    changed = {"to": "x", "asked": 18.0, "serves": 30.0, "ended": ended}
+    shared = {"model": "m", "rate": 10, "seconds": 60, "change": changed, "due_s": times}
+    return [
+        {**shared, "step": step, "round": number, "status": [200] * len(times)}
+        | {"latency_ms": [before if t < 33 else after for t in times]}
+        for number in range(2)
+        for step, before, after in (("8 -> 64", 100, 200), ("64 -> 8", 200, 100))
+    ]
+
+
+def test_what_a_configuration_is_by_nature_is_no_aftermath(reconfigure):
+    rows, headline = reconfigure.summarise(rounds_of_changes(reconfigure, 33.0))
+    assert headline["p99_after_vs_before"] == 2 and headline["p99_after_vs_settled"] == 1
+    assert headline["failed_requests"] == 0 and headline["change_seconds"] == 12
+    assert rows[0]["after"]["p99_ms"] == {"value": 200, "low": 200, "high": 200, "rounds": 2}
+
+
+def test_after_a_change_that_took_too_long_nothing_is_claimed(reconfigure):
+    _, headline = reconfigure.summarise(rounds_of_changes(reconfigure, 50.0))
+    assert headline["p99_after_vs_before"] is None and headline["p50_after_vs_before"] is None

@@ -1,0 +1,89 @@
+"""Measuring workers whose times are invented: what is measured again, and what the file says."""
+
+from pathlib import Path
+
+import pytest
+
+from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.profile import Profile, Provenance
+from shunter.handlers.sample import Sample
+from shunter.plugins.host import WorkerFailed
+from shunter.plugins.profiling.profiler import Task, measure_all
+from shunter.plugins.profiling.profiles import load_profile
+
+EFFORT = Effort(most=8, seconds=0.2)
+
+
+class Invented:
+    """Of 100 and 60 ms a request on one and two threads; the first ``slow`` visits take longer."""
+
+    peak_bytes = 1
+
+    def __init__(self, slow=0, factor=1.8, breaks_at=1000):
+        self.visits = []
+        self._slow, self._factor, self._breaks_at = slow, factor, breaks_at
+        self.closed = False
+
+    def of(self, threads):
+        self.visits.append(threads)
+        return [self]
+
+    def run(self, batch):
+        if len(self.visits) >= self._breaks_at:
+            raise WorkerFailed("it is gone\nfor good")
+        slow = self._factor if len(self.visits) <= self._slow else 1
+        return {1: 0.1, 2: 0.06}[self.visits[-1]] * len(batch) * slow
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Measures; returns the profile and what was reported."""
+
+    def measured(workers, **options):
+        origin = Provenance("a", "", "", 2, "", "")
+        task = Task(Path("a.mar"), [], 2, 2, None, effort=Effort(**vars(EFFORT) | options))
+        seen, path = [], tmp_path / "a.profile.json"
+        empty = Profile(origin, 2, 2, "adaptive")
+        found = measure_all(task, path, empty, [Sample(b"")], workers, seen.append)
+        assert load_profile(path).cells == found.cells
+        assert load_profile(path).undecided == found.undecided
+        return found, seen
+
+    return measured
+
+
+def test_cells_are_measured_again_and_reported_as_such(measured):
+    workers = Invented()
+    profile, seen = measured(workers)
+    again = [each.next for each in seen if each.again]
+    assert again and set(again) <= profile.cells.keys()
+    assert {profile.cells[key].visits for key in again} == {2}
+    assert profile.undecided == ()
+    assert profile.cells[2, 2].ms == pytest.approx(120, rel=0.05)
+    assert len(workers.visits) == len(seen) - 1
+    assert workers.closed
+
+
+def test_what_a_disturbance_made_slow_is_put_right(measured):
+    profile, _ = measured(Invented(slow=2))
+    assert profile.cells[2, 1].ms == pytest.approx(60, rel=0.05)
+    # Two instances of one thread take 100 ms: even at half of it this would be no better.
+    assert (profile.cells[2, 2].ms, profile.cells[2, 2].visits) == (pytest.approx(216), 1)
+
+
+def test_with_one_visit_nothing_is_repeated(measured):
+    profile, seen = measured(Invented(), visits=1)
+    assert not any(each.again for each in seen)
+    assert {cell.visits for cell in profile.cells.values()} == {1}
+
+
+def test_a_worker_that_fails_the_second_time_leaves_what_was_measured(measured):
+    first, _ = measured(Invented(), visits=1)
+    profile, _ = measured(Invented(breaks_at=len(first.cells) + 1))
+    assert profile.complete
+    assert profile.failed == {}
+    assert profile.cells.keys() == first.cells.keys()
+    assert {cell.visits for cell in profile.cells.values()} == {1}
