@@ -83,11 +83,14 @@ def test_when_a_run_does_not_count(surroundings, found, reasons):
 
 
 def test_real_processes_are_found(surroundings):
-    sleeper = [sys.executable, "-c", "input()"]
+    sleeper = [sys.executable, "-c", "print(flush=True); input()"]
     name, _, value = MARK.partition("=")
-    marked = subprocess.Popen(sleeper, stdin=subprocess.PIPE, env={**os.environ, name: value})
-    other = subprocess.Popen(sleeper, stdin=subprocess.PIPE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    marked = subprocess.Popen(sleeper, env={**os.environ, name: value}, **pipes)
+    other = subprocess.Popen(sleeper, **pipes)
     try:
+        for each in (marked, other):  # which has a command line a moment after it was started
+            each.stdout.readline()
         pids = {pid for pid, _ in surroundings.look(MARK, (), 0.0).others}
         assert {other.pid, os.getpid()} <= pids and marked.pid not in pids
         assert other.pid not in {p for p, _ in surroundings.look(MARK, (os.getpid(),), 0.0).others}

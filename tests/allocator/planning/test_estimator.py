@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunter.allocator.planning.estimator import WINDOW, BatchSizeEstimator, floor_power_of_two
+from shunter.allocator.planning.estimator import (
+    ALPHA,
+    WINDOW,
+    BatchSizeEstimator,
+    floor_power_of_two,
+)
 
 SECOND = 10**9
 PERIOD = SECOND // 10
@@ -176,22 +181,22 @@ def test_another_weight_and_window_keep_the_average():
     st.floats(0, 2000),
     st.floats(0, 2000),
 )
-def test_a_true_step_is_followed_within_110_samples(current, before, after):
-    """60 until the average and the mode are there, a time-out of 50 until they are asked."""
+def test_a_true_step_is_followed_within_240_samples(current, before, after):
+    """190 until the average and the mode are there, a time-out of 50 until they are asked."""
     estimator = BatchSizeEstimator(current, 5 * SECOND)
     follow(estimator, [before] * 101)
-    last = sizes_of(estimator, [after] * 110, start=101)[-1]
+    last = sizes_of(estimator, [after] * 240, start=101)[-1]
     # What is left of the step after so many samples, of which the mode leaves out half.
-    rest = abs(before - after) * 0.9**45
+    rest = abs(before - after) * (1 - ALPHA) ** 170
     assert last == 1 or after >= 0.59 * last - rest
     assert after <= 1.7 * last + rest
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(3, 50, 32), (50, 2.3, 2), (50, 0, 1)])
 def test_a_step_either_way_takes_at_most_two_time_outs(before, after, expected):
-    estimator = BatchSizeEstimator(1, 5 * SECOND)
-    follow(estimator, [before] * 101)
-    found = follow(estimator, [after] * (2 * SAMPLES), start=101)
+    estimator = BatchSizeEstimator(1, 30 * SECOND)
+    follow(estimator, [before] * 601)
+    found = follow(estimator, [after] * 600, start=601)
     assert found[1][1] == expected
 
 
