@@ -9,10 +9,11 @@ Closed loops by wrk at 1 to 512 connections:
 
 Each peer is started in every setting of a grid (batch, delay, workers, for LitServe also its queue
 and front ends) and measured; for each row the best is measured again in alternating rounds with
-ours, which has one setting for all rows (batch 64, 1 ms, one worker; minilm: 2x1x32). Triton
-answers 784 bytes with 40 zeros instead of ``json`` (binary tensors: its shortest way). All with
-quiet logs; only answers with status 200 count. ``cpu_us`` is processor time of all processes of a
-server per request.
+ours, during which it stands still (SIGSTOP), for LitServe's processes spin while nothing is asked.
+Ours has one setting for all rows (batch 64, 1 ms, one worker; minilm: 2x1x32). Triton answers 784
+bytes with 40 zeros instead of ``json`` (binary tensors: its shortest way). All with quiet logs;
+only answers with status 200 count. ``cpu_us`` is processor time of all processes of a server per
+request.
 
     worst_throughput_vs_best_peer      the smallest of the median ratios, minilm left out
     peak_vs_best_peer                  our highest rate of ``json`` to the highest of a peer
@@ -20,7 +21,8 @@ server per request.
     geomean_vs_PEER                    over the rows of json and close
 
 Examples:
-    python bench/http_peers.py                       # all of it, about 25 minutes
+    python bench/http_peers.py                       # all of it, about 45 minutes
+    python bench/http_peers.py --keep-selection      # settings of the last full run: 20 minutes
     python bench/http_peers.py --quick               # few settings, 1 and 64 connections
     python bench/http_peers.py --work json --peers mosec
 """
@@ -29,6 +31,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,8 +45,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import wrk
-from common import BENCH, Parser, Progress, Row, keep, pack_sums, paired_ratio, write_result
+from common import (
+    BENCH,
+    Parser,
+    Progress,
+    Row,
+    committed_samples,
+    keep,
+    pack_sums,
+    paired_ratio,
+    write_result,
+)
 from cpu_use import CpuUse
 from rivals.environments import Unavailable
 from rivals.peers import Choice, LitServe, Mosec, Peer
@@ -138,8 +153,8 @@ class Ours:
 
     def pids(self) -> list[int]:
         """The server and its workers."""
-        children = f"/proc/{self._server.pid}/task/{self._server.pid}/children"
-        return [self._server.pid, *map(int, Path(children).read_text(encoding="ascii").split())]
+        server = psutil.Process(self._server.pid)
+        return [server.pid, *(each.pid for each in server.children(recursive=True))]
 
 
 @contextmanager
@@ -256,6 +271,18 @@ def best(rows: list[Row], cell: Cell, grid: Sequence[Any]) -> Any:
     return next(each for each in grid if all(top[k] == v for k, v in asdict(each).items()))
 
 
+@contextmanager
+def standing_still(pids: Sequence[int]) -> Iterator[None]:
+    """Processes that do nothing meanwhile, not even spin."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def measure(
     ours: Ours, found: dict[Cell, Found], peers: Peers, args: argparse.Namespace
 ) -> None:
@@ -273,7 +300,8 @@ def measure(
                     for side in (0, 1)[:: 1 if number % 2 else -1]:
                         if side:
                             url = ours.url(WORK[cell.work])
-                            row = loaded(url, ours.pids(), cell, args.seconds)
+                            with standing_still(server.pids()):
+                                row = loaded(url, ours.pids(), cell, args.seconds)
                             found[cell].ours.append(row)
                         else:
                             found[cell].theirs.append(of_peer(server, cell, args.seconds))
@@ -336,6 +364,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", choices=list(GRIDS), default=list(GRIDS))
     parser.add_argument("--connections", nargs="+", type=int)
     parser.add_argument("--seconds", type=float, help="of a load; default 2, quick 1")
+    parser.add_argument("--keep-selection", action="store_true", help="do not select anew")
     parser.add_argument("--select-seconds", type=float, default=1, help="default 1")
     args = parser.arguments()
     args.connections = args.connections or (QUICK_POINTS if args.quick else POINTS)
@@ -366,12 +395,14 @@ def main() -> None:
         pack_sums(store)
         _pack_length(store)
         peers = Peers(pack_minilm(store, config={"shunter": REAL_SECTION}), triton)
-        selection = select(cells, grids, peers, args.select_seconds)
+        kept = [row for row in committed_samples(NAME) if row["phase"] == "select"]
+        if not (args.keep_selection and kept):
+            kept = select(cells, grids, peers, args.select_seconds)
         server = stack.enter_context(ours(store))
         for work in dict.fromkeys(cell.work for cell in cells):
             check(server.url(WORK[work]), WORK[work])
             loaded(server.url(WORK[work]), server.pids(), Cell("", work, 8), 1)  # warm
-        found = {cell: Found(best(selection, cell, grids[cell.peer])) for cell in cells}
+        found = {cell: Found(best(kept, cell, grids[cell.peer])) for cell in cells}
         measure(server, found, peers, args)
     rows = rows_of(found)
     top = headline(rows)
@@ -379,7 +410,7 @@ def main() -> None:
         {"phase": "measure", **asdict(cell), "ours": each.ours, "theirs": each.theirs}
         for cell, each in found.items()
     ]
-    path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=selection + rounds)
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=kept + rounds)
     for row in rows:
         print(json.dumps(row))
     print(json.dumps(top, indent=1))

@@ -1,6 +1,7 @@
 """Every request gets its own answer, whatever way it came."""
 
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -39,6 +40,25 @@ def test_large_answers_in_a_batch_stay_whole(serve):
     assert [(a["id"], len(a["weight"]), a["batch"]) for a in answers] == [
         (f"q{size}", size, 4) for size in sizes
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "connection"), [("1.1", "close"), ("1.0", ""), ("1.0", "close")]
+)
+def test_the_connection_ends_after_the_answer_where_the_client_says_so(serve, version, connection):
+    model = serve("ordered", batch_size=4)
+    body = model.wrap({"id": "last", "weigh": 3_000_000, "more": "x" * 500_000}).encode()
+    head = [f"POST {model.address} HTTP/{version}", "Host: h", "Content-Type: application/json"]
+    head += [f"Content-Length: {len(body)}", *([f"Connection: {connection}"] if connection else [])]
+    address = ("127.0.0.1", model.site.server.ports.inference)
+    with socket.create_connection(address, timeout=60) as link:
+        link.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        with link.makefile("rb") as file:
+            answer = file.read()  # to the end
+    lines, _, content = answer.partition(b"\r\n\r\n")
+    assert b" 200" in lines.splitlines()[0]
+    assert b"connection: close" in lines.lower() or version == "1.0"
+    assert len(json.loads(content)["weight"]) == 3_000_000
 
 
 @pytest.mark.support("REST predictions, KServe v1 and v2")

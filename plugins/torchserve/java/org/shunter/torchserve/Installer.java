@@ -18,6 +18,7 @@ import org.shunter.torchserve.page.ControlPage;
 import org.shunter.torchserve.requests.AccessLog;
 import org.shunter.torchserve.server.Drain;
 import org.shunter.torchserve.server.ManagementCalls;
+import org.shunter.torchserve.server.RestConnections;
 import org.shunter.torchserve.server.SavedSettings;
 import org.shunter.torchserve.server.ShunterWorkLoadManager;
 import org.shunter.torchserve.stock.StockFields;
@@ -128,6 +129,7 @@ final class Installer {
             new PoolMetrics(manager).register();
             Drain.install(manager);
             ManagementCalls.install(host);
+            RestConnections.install(host);
             Runtime.getRuntime().addShutdownHook(new Thread(() -> shutdown(manager), "shunter-exit"));
             LOGGER.info("Shunter {} installed, runtime folder {}", version(), host.runtime().path());
         } catch (IOException e) {

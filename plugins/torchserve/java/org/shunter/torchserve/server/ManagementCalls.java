@@ -1,22 +1,16 @@
 package org.shunter.torchserve.server;
 
-import io.netty.channel.Channel;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.util.ReferenceCountUtil;
 import java.io.IOException;
-import java.net.InetSocketAddress;
-import java.net.SocketAddress;
 import java.util.ArrayDeque;
 import java.util.concurrent.Executor;
 import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.pytorch.serve.http.HttpRequestHandler;
 import org.pytorch.serve.util.ConnectorType;
 import org.shunter.torchserve.host.Host;
-import org.shunter.torchserve.stock.ServerChannels;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -28,9 +22,7 @@ import org.slf4j.LoggerFactory;
  */
 public final class ManagementCalls extends ChannelInboundHandlerAdapter {
     private static final Logger LOGGER = LoggerFactory.getLogger(ManagementCalls.class);
-    private static final String STOCK = "handler";
     private static final String OURS = "shunter-management";
-    private static final int LOOK_MS = 20;
 
     private final Executor pool;
     private final ArrayDeque<Object> waiting = new ArrayDeque<>();
@@ -42,23 +34,17 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
 
     /** Take them over as soon as the server listens for them. */
     public static void install(final Host host) {
-        final SocketAddress address =
-                host.config().getListener(ConnectorType.MANAGEMENT_CONNECTOR).getSocketAddress();
-        look(host, address, new AtomicBoolean());
-    }
-
-    private static void look(
-            final Host host, final SocketAddress address, final AtomicBoolean installed) {
-        if (installed.get()) {
-            return;
-        }
-        ServerChannels.forEach(
-                server -> {
-                    if (listensAt(server.localAddress(), address) && installed.compareAndSet(false, true)) {
-                        server.pipeline().addFirst(OURS, new Accepted(host::execute, page()));
+        final DashboardPage page = page();
+        RestConnections.furnish(
+                host,
+                ConnectorType.MANAGEMENT_CONNECTOR,
+                OURS,
+                pipeline -> {
+                    pipeline.addBefore(RestConnections.STOCK, OURS, new ManagementCalls(host::execute));
+                    if (page != null) {
+                        pipeline.addBefore(RestConnections.STOCK, DashboardPage.NAME, page);
                     }
                 });
-        host.timer().schedule(() -> look(host, address, installed), LOOK_MS, TimeUnit.MILLISECONDS);
     }
 
     /** Null: a jar that has none serves without. */
@@ -68,55 +54,6 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
         } catch (IOException e) {
             LOGGER.warn("No page at /shunter/: {}", e.getMessage());
             return null;
-        }
-    }
-
-    /** Where one socket listens at all addresses, its port is no other's. */
-    static boolean listensAt(final SocketAddress own, final SocketAddress wanted) {
-        return wanted.equals(own)
-                || own instanceof InetSocketAddress mine
-                        && wanted instanceof InetSocketAddress asked
-                        && mine.getPort() == asked.getPort()
-                        && mine.getAddress().isAnyLocalAddress();
-    }
-
-    /** At the channel that accepts connections. */
-    private static final class Accepted extends ChannelInboundHandlerAdapter {
-        private final Executor pool;
-        private final DashboardPage page;
-
-        Accepted(final Executor pool, final DashboardPage page) {
-            this.pool = pool;
-            this.page = page;
-        }
-
-        @Override
-        public void channelRead(final ChannelHandlerContext context, final Object message) {
-            ((Channel) message).pipeline().addLast(new Opened(pool, page));
-            context.fireChannelRead(message);
-        }
-    }
-
-    /** At a connection that TorchServe has not furnished yet; when it opens, it has. */
-    private static final class Opened extends ChannelInboundHandlerAdapter {
-        private final Executor pool;
-        private final DashboardPage page;
-
-        Opened(final Executor pool, final DashboardPage page) {
-            this.pool = pool;
-            this.page = page;
-        }
-
-        @Override
-        public void channelActive(final ChannelHandlerContext context) {
-            if (context.pipeline().get(STOCK) instanceof HttpRequestHandler) {
-                context.pipeline().addBefore(STOCK, OURS, new ManagementCalls(pool));
-                if (page != null) {
-                    context.pipeline().addBefore(STOCK, DashboardPage.NAME, page);
-                }
-            }
-            context.pipeline().remove(this);
-            context.fireChannelActive();
         }
     }
 
@@ -152,7 +89,7 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
     }
 
     private void run(final ChannelHandlerContext context, final FullHttpRequest request) {
-        final ChannelHandlerContext stock = context.pipeline().context(STOCK);
+        final ChannelHandlerContext stock = context.pipeline().context(RestConnections.STOCK);
         try {
             if (stock == null) { // the connection is gone
                 request.release();

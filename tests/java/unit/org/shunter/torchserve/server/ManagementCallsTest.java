@@ -129,7 +129,7 @@ final class ManagementCallsTest {
             final String own, final int port, final String wanted, final int at, final boolean is) {
         assertEquals(
                 is,
-                ManagementCalls.listensAt(
+                RestConnections.listensAt(
                         new InetSocketAddress(own, port), new InetSocketAddress(wanted, at)));
     }
 
