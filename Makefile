@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help preflight setup demo test examples test-fast bench bench-status check docs jar library client-library triton fuzz gpu
+.PHONY: help preflight setup demo test examples test-fast bench bench-status plots check docs jar library client-library triton fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -73,6 +73,9 @@ bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 
 bench-status: $(INSTALLED) ## list results that are older than the code they measure, or were not measured alone
 	$(BIN)/python bench/status.py
+
+plots: $(INSTALLED) ## draw the committed results of the benchmarks as docs/images/bench-*.png
+	$(BIN)/python bench/plots.py
 
 check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warnings as errors
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Pictures of committed results: ``bench/plots.py``."""
