@@ -108,7 +108,7 @@ class BatchSizeEstimator:
         if not (math.isfinite(depth) and depth >= 0):
             raise ValueError(f"depth {depth}; allowed: 0 or more")
         self._count += 1
-        # Of the first samples the plain mean: a burst at the start shall not weigh longer than others.
+        # Of the first samples the plain mean: a burst at the start does not weigh longer.
         weight = max(self._alpha, 1 / self._count)
         before = 0.0 if self._count == 1 else self._average
         self._average = before + weight * (depth - before)
