@@ -59,7 +59,7 @@ class BatchSizeEstimator:
         self._timeout_ns = timeout_ns
         self._reached = 1 - margin
         self._left = (1 - margin) * (1 - band)
-        self._average = math.nan
+        self._average, self._count = math.nan, 0
         self._rounded: deque[int] = deque()
         self._next_ns: int | None = None
         self.tune(timeout_ns, largest=largest, alpha=alpha, window=window)
@@ -107,8 +107,11 @@ class BatchSizeEstimator:
         """
         if not (math.isfinite(depth) and depth >= 0):
             raise ValueError(f"depth {depth}; allowed: 0 or more")
-        first = math.isnan(self._average)
-        self._average = depth if first else self._average + self._alpha * (depth - self._average)
+        self._count += 1
+        # Of the first samples the plain mean: a burst at the start does not weigh longer.
+        weight = max(self._alpha, 1 / self._count)
+        before = 0.0 if self._count == 1 else self._average
+        self._average = before + weight * (depth - before)
         self._rounded.append(self._round(self._average))
         if self._next_ns is None:
             self._next_ns = now_ns + self._timeout_ns

@@ -89,16 +89,22 @@ static void fill(struct plan *plan, uint8_t class) {
     uint32_t workers[2 * SHUNTER_WORKER_COUNT], caps[2 * SHUNTER_WORKER_COUNT];
     uint32_t sizes[2 * SHUNTER_WORKER_COUNT], count = plan->free_count;
     struct shunter_latency_line lines[2 * SHUNTER_WORKER_COUNT];
+    int64_t busy_ns[2 * SHUNTER_WORKER_COUNT];
     const bool knows = shunter_knows(served);
     memcpy(workers, plan->free, count * sizeof *workers);
-    if (knows) {
+    const bool adapts = served->policy.threshold <= 0; // else full batches are waited for
+    const bool next_is_long = class != BEST_EFFORT && served->lists[BEST_EFFORT].count;
+    if (knows && (adapts || next_is_long)) {
         count = add_busy(plan, workers, count);
     }
     for (uint32_t i = 0; i < count; i++) {
         caps[i] = cap_of(plan, workers[i], class);
         lines[i] = shunter_line(served);
-        lines[i].fixed_ns +=
-            shunter_busy_ns(served, worker_of(plan, workers[i]), plan->now_ns);
+        busy_ns[i] = shunter_busy_ns(served, worker_of(plan, workers[i]), plan->now_ns);
+        lines[i].fixed_ns += busy_ns[i];
+        if (i >= plan->free_count && served->lists[class].deadlines) { // it may end later than predicted
+            lines[i].fixed_ns += shunter_caution_ns(served);
+        }
     }
     const uint32_t queued = served->lists[class].rows;
     if (knows && count > 1) {
@@ -109,8 +115,7 @@ static void fill(struct plan *plan, uint8_t class) {
     for (uint32_t i = 0; i < count; i++) {
         if (sizes[i] && i >= plan->free_count) {
             // If it is not free by then, the others do not wait for it.
-            const int64_t busy = lines[i].fixed_ns - shunter_line(served).fixed_ns;
-            plan->wake_ns = earlier(plan->wake_ns, plan->now_ns + (uint64_t)busy + LATE_NS);
+            plan->wake_ns = earlier(plan->wake_ns, plan->now_ns + (uint64_t)busy_ns[i] + LATE_NS);
         } else if (sizes[i]) {
             const bool spreads = class == BEST_EFFORT && sizes[i] == caps[i];
             shunter_assign(plan, workers[i], class, spreads ? staggered(plan, workers[i], sizes[i]) : sizes[i]);
@@ -170,6 +175,15 @@ static bool release_to_free(struct plan *plan, uint8_t class, uint32_t queued) {
 
 /* ---- the next batch of a busy worker */
 
+/* Whether its batch runs for longer than it was predicted to: it may hang. */
+static bool is_late(const struct plan *plan, const struct shunter_worker_state *worker, uint32_t rows) {
+    const struct shunter_served *served = plan->served;
+    const int64_t longest =
+        shunter_latency_ns(shunter_line(served), rows) + shunter_caution_ns(served);
+    const int64_t runs = signed_now(plan) - (int64_t)(worker->began_ns + worker->excused_ns);
+    return shunter_knows(served) && runs > longest;
+}
+
 static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) {
     const struct shunter_served *served = plan->served;
     const struct shunter_worker_state *worker = worker_of(plan, to);
@@ -188,6 +202,7 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     return !running->alone &&
            shunter_latency_ns(shunter_line(served), running->rows) <
                LONGEST_TO_QUEUE_BEHIND_NS &&
+           !is_late(plan, worker, running->rows) &&
            shunter_forming_may_send_ahead(
                served->lists[class].rows, shunter_threshold(served),
                cap_of(plan, to, class), shunter_in_flight(worker), served->policy.ahead, 0,

@@ -153,10 +153,13 @@ def begin(task: Task, path: Path, here: Provenance) -> Profile:
             "with --restart"
         )
     # A smaller range than before would throw away what took hours.
+    threads, batch = max(task.threads, earlier.threads), max(task.batch, earlier.batch)
+    same = (earlier.threads, earlier.batch, earlier.mode) == (threads, batch, mode)
     return replace(
         fresh,
-        threads=max(task.threads, earlier.threads),
-        batch=max(task.batch, earlier.batch),
+        threads=threads,
+        batch=batch,
+        complete=earlier.complete and same,
         cells=earlier.cells,
         seconds=earlier.seconds,
         busy=earlier.busy,
@@ -181,11 +184,13 @@ def measure_all(
         exhaustive=task.exhaustive,
         visits=task.effort.visits,
     )
-    if survey.next() is not None:
-        profile = replace(profile, busy=max(profile.busy, task.busy()))
+    was_complete = profile.complete  # what is only visited again may be used meanwhile
+    busy = task.busy() if survey.next() is not None else 0.0
     begin, weight = time.monotonic(), 0.0
     while (key := survey.next()) is not None:
         again = survey.has(key)
+        if not again:
+            profile = replace(profile, complete=False, busy=max(profile.busy, busy))
         report(_progress(profile, key, survey, time.monotonic() - begin, weight))
         started = time.monotonic()
         try:
@@ -205,7 +210,8 @@ def measure_all(
         write_profile(path, profile)
     if weight:
         cache.close()  # what still uses the CPUs is something else
-        profile = replace(profile, busy=max(profile.busy, task.busy()))
+        if not was_complete:
+            profile = replace(profile, busy=max(profile.busy, task.busy()))
     profile = profile.finished(None if task.exhaustive else survey.gap, survey.undecided())
     write_profile(path, profile)
     report(Progress(profile, None, 0, 0.0))

@@ -85,7 +85,7 @@ def test_batches_are_of_whatever_waits(caps, waiting, expected):
 def test_what_waits_is_left_to_a_worker_that_is_soon_free(
     fixed_ms, other, since_ms, waiting, expected
 ):
-    place = Place(caps=(64, 64), ahead=0, fixed_ns=fixed_ms * MS, per_request_ns=MS)
+    place = Place(caps=(64, 64), threshold=0, ahead=0, fixed_ns=fixed_ms * MS, per_request_ns=MS)
     place.wait(60, 61)
     place.go()
     now = 30 * MS  # both are late: nothing is left to them
@@ -98,6 +98,29 @@ def test_what_waits_is_left_to_a_worker_that_is_soon_free(
     place.answered(0, now)
     [second] = place.go(now)
     assert second[0] == 0 and len(second) == 1 + expected
+
+
+def test_a_full_batch_that_was_waited_for_is_not_shared():
+    place = Place(caps=(8, 8), threshold=8, ahead=0, fixed_ns=10 * MS, per_request_ns=MS)
+    place.wait(60, 61)
+    place.go()
+    place.wait(0, 1, 2, now=30 * MS)
+    place.answered(1, 30 * MS)
+    [first] = place.go(30 * MS)
+    assert first[0] == 1 and len(first) == 4
+    place.wait(*range(30, 38), now=42 * MS)
+    place.answered(0, 42 * MS)
+    [second] = place.go(42 * MS)
+    assert second[0] == 0 and len(second) == 9
+
+
+@pytest.mark.parametrize(("now_ms", "sent"), [(1, 1), (50, 0)])
+def test_nothing_is_sent_ahead_to_a_worker_that_may_hang(now_ms, sent):
+    place = Place(caps=(1, 1), fixed_ns=2 * MS, per_request_ns=0, margin_ns=MS)
+    place.wait(0, 1)
+    assert len(place.go()) == 2
+    place.wait(2, now=now_ms * MS)
+    assert len(place.go(now_ms * MS)) == sent
 
 
 def test_a_batch_is_of_at_most_so_many_rows():

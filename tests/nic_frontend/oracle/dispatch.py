@@ -356,7 +356,8 @@ class Dispatch:
 
     def _fill(self, free: list[tuple[int, Hand]], priority: int) -> None:
         hands = list(free)
-        if self._knows:
+        next_is_long = priority == STRICT and bool(self.lines[BEST_EFFORT])
+        if self._knows and (self.policy.threshold <= 0 or next_is_long):
             hands += [
                 (i, hand)
                 for i, hand in self._ready()
@@ -367,9 +368,10 @@ class Dispatch:
         busy = [self._busy_ns(hand) for _, hand in hands]
         if self._knows and len(hands) > 1:
             fixed, each = self._line
-            sizes = release.split_by_latency(
-                queued, caps, [fixed + ns for ns in busy], [each] * len(hands)
-            )
+            urgent = self.lines[priority].tightest_ns() is not None
+            caution = [0] * len(free) + [self._caution_ns * urgent] * (len(hands) - len(free))
+            starts = [fixed + ns + more for ns, more in zip(busy, caution, strict=True)]
+            sizes = release.split_by_latency(queued, caps, starts, [each] * len(hands))
         else:
             sizes = release.split(queued, caps)
         for i, ((worker, _), size) in enumerate(zip(hands, sizes, strict=True)):
@@ -496,6 +498,10 @@ class Dispatch:
             worker, hand = min(able, key=lambda each: each[1].began_ns)
             self._assign(worker, priority, min(line.rows, self._cap(hand, priority)))
 
+    def _is_late(self, hand: Hand, rows: int) -> bool:
+        longest = self._batch_ns(rows) + self._caution_ns
+        return self._knows and self._now - hand.began_ns > longest
+
     def _may_take_ahead(self, hand: Hand, priority: int) -> bool:
         if not hand.in_flight or self._best_effort_waits:
             return False
@@ -509,6 +515,7 @@ class Dispatch:
         return (
             not running.alone
             and self._batch_ns(running.rows) < LONGEST_TO_QUEUE_BEHIND_NS
+            and not self._is_late(hand, running.rows)
             and release.may_send_ahead(
                 self.lines[priority].rows,
                 self._threshold,

@@ -87,3 +87,22 @@ def test_a_worker_that_fails_the_second_time_leaves_what_was_measured(measured):
     assert profile.failed == {}
     assert profile.cells.keys() == first.cells.keys()
     assert {cell.visits for cell in profile.cells.values()} == {1}
+
+
+def test_a_complete_profile_stays_so_while_cells_are_visited_again(tmp_path, measured):
+    profile, _ = measured(Invented(), visits=1)
+    assert {cell.visits for cell in profile.cells.values()} == {1}
+
+    class Interrupted(Invented):
+        def run(self, batch):
+            if len(self.visits) > 2:
+                raise KeyboardInterrupt
+            return super().run(batch)
+
+    path = tmp_path / "a.profile.json"
+    task = Task(Path("a.mar"), [], 2, 2, None, effort=EFFORT, busy=lambda: 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        measure_all(task, path, profile, [Sample(b"")], Interrupted(), lambda progress: None)
+    kept = load_profile(path)
+    assert kept.complete and kept.busy == profile.busy
+    assert 2 in {cell.visits for cell in kept.cells.values()}

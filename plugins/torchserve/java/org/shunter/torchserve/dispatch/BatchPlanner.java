@@ -194,7 +194,7 @@ final class BatchPlanner {
         final long maxWaitUs = deliberateWait.maxWaitUs();
         if (ReleaseRule.shouldRelease(
                 queued, heldUs, slackUs, wanted, maxWaitUs, capacity, predictedUs, marginUs)) {
-            wakeNs = Math.min(wakeNs, split.fill(free, requestClass, now));
+            wakeNs = Math.min(wakeNs, split.fill(free, requestClass, now, deliberateWait.adapts()));
             return true;
         }
         final long wakeUs =

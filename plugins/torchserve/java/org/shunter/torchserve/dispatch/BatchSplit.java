@@ -1,12 +1,15 @@
 package org.shunter.torchserve.dispatch;
 
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import org.shunter.torchserve.forming.ReleaseRule;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.RequestQueue;
+import org.shunter.torchserve.queue.WorkerGroup;
 
 /**
  * Shares out the waiting requests of a class among the workers that are free, and those that soon
@@ -43,9 +46,14 @@ final class BatchSplit {
     /**
      * Split what waits over the free workers, the preferred groups first.
      *
+     * @param shares workers that are busy may get a share too; false: full batches are waited for
      * @return when to look again if nothing happens, or {@link Entry#NEVER}
      */
-    long fill(final List<BatchWorker> free, final RequestClass requestClass, final long nowNs) {
+    long fill(
+            final List<BatchWorker> free,
+            final RequestClass requestClass,
+            final long nowNs,
+            final boolean shares) {
         assert Thread.holdsLock(lock);
         now = nowNs;
         wakeNs = Entry.NEVER;
@@ -57,17 +65,23 @@ final class BatchSplit {
             while (to < available.size() && current.preference(available.get(to), requestClass) == tier) {
                 to++;
             }
-            fillTier(requestClass, available.subList(from, to));
+            fillTier(requestClass, available.subList(from, to), shares);
             from = to;
         }
         return wakeNs;
     }
 
-    private void fillTier(final RequestClass requestClass, final List<BatchWorker> tier) {
+    private void fillTier(
+            final RequestClass requestClass, final List<BatchWorker> tier, final boolean shares) {
         final List<BatchWorker> helpers = new ArrayList<>(tier);
-        if (tier.stream().allMatch(forecast::knows)) {
+        final boolean nextIsLong =
+                requestClass == RequestClass.STRICT
+                        && queue.size(RequestClass.BEST_EFFORT) > 0
+                        && tier.stream().allMatch(w -> current.serves(w, RequestClass.BEST_EFFORT));
+        if ((shares || nextIsLong) && tier.stream().allMatch(forecast::knows)) {
             addBusy(helpers, requestClass);
         }
+        final boolean isUrgent = queue.peek(requestClass).deadlineNs != Entry.NEVER;
         final int[] caps = new int[helpers.size()];
         final long[] fixed = new long[caps.length];
         final long[] perRequest = new long[caps.length];
@@ -76,6 +90,9 @@ final class BatchSplit {
             final BatchWorker worker = helpers.get(i);
             caps[i] = current.cap(worker, requestClass);
             fixed[i] = forecast.busyNs(worker, now) + forecast.fixedNs(worker);
+            if (isUrgent && i >= tier.size()) { // it may end later than predicted
+                fixed[i] += forecast.cautionNs(worker);
+            }
             perRequest[i] = forecast.perRequestNs(worker);
             known &= forecast.knows(worker);
         }
@@ -107,10 +124,13 @@ final class BatchSplit {
      * just when strict requests could use them.
      */
     private void addBusy(final List<BatchWorker> helpers, final RequestClass requestClass) {
-        final long preference = current.preference(helpers.get(0), requestClass);
+        // A free worker of another group that is predicted to be slower would never run again, and
+        // a wrong prediction never be noticed.
+        final Set<WorkerGroup> groups = new HashSet<>();
+        helpers.forEach(each -> groups.add(each.group));
         for (final BatchWorker worker : current.workers()) {
             if (current.isReadyFor(worker, requestClass)
-                    && current.preference(worker, requestClass) == preference
+                    && groups.contains(worker.group)
                     && !sharing.takesTurns(worker, requestClass)
                     && worker.room == null // it may have to wait for other models
                     && worker.inFlight.size() == 1

@@ -29,7 +29,7 @@ public final class RestConnections {
     private static final int HEADER_BYTES = 8192;
     /** Of a body, what is read at once, and handed on as one piece. TorchServe reads 4 KB: a body of
      * 100 KB takes 25 calls, and passes as often through all handlers. */
-    private static final int PIECE_BYTES = 1 << 18;
+    private static final int PIECE_BYTES = 1 << 16;
 
     private static final int FIRST_READ_BYTES = 4096;
     private static final int LEAST_READ_BYTES = 1024;

@@ -379,6 +379,33 @@ class DispatcherTest {
         assertEquals(waiting - given, workers[1].running().size());
     }
 
+    /** The rest would be held back a second time, beside a worker that is free. */
+    @Test
+    void aFullBatchThatWasWaitedForIsNotShared() {
+        final TestModel.FakeWorker[] workers = model.serve(8, 8);
+        model.command(
+                () -> {
+                    model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0);
+                    model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, 10 * MS);
+                    model.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, MS);
+                });
+        model.strict("held");
+        model.strict("held too");
+        model.pass(30 * MS);
+        for (int i = 0; i < 3; i++) {
+            model.strict("a" + i);
+        }
+        workers[1].answer();
+        assertEquals(3, workers[1].running().size());
+        model.command(() -> model.slot.set(ControlLayout.S_THRESHOLD_FIXED_MILLI, 8000));
+        for (int i = 0; i < 8; i++) {
+            model.strict("b" + i);
+        }
+        model.pass(12 * MS);
+        workers[0].answer();
+        assertEquals(8, workers[0].running().size());
+    }
+
     /** Else a model whose batches take longer than a strict request may would never answer one. */
     @ParameterizedTest
     @CsvSource({"10, 5", "0, 16"})
