@@ -242,14 +242,15 @@ bool shunter_has_strict_work(const struct shunter_served *served);
 
 struct shunter_latency_line shunter_line(const struct shunter_served *served);
 bool shunter_knows(const struct shunter_served *served);
-/* What is added to a prediction where a deadline is at stake. */
-int64_t shunter_caution_ns(const struct shunter_served *served);
+int64_t shunter_caution_ns(const struct shunter_served *served); /* added where a deadline is at stake */
 /* Largest batch whose rows add no more than that to its fixed part; at least 1. */
 uint32_t shunter_size_adding(const struct shunter_served *served, int64_t limit_ns);
 /* Until a worker has answered all that it holds. */
 int64_t shunter_busy_ns(
-    const struct shunter_served *served, const struct shunter_worker_state *worker,
-    uint64_t now_ns);
+    const struct shunter_served *, const struct shunter_worker_state *, uint64_t now_ns);
+/* Whether its batch of so many rows runs for longer than it was predicted to: it may hang. */
+bool shunter_is_late(
+    const struct shunter_served *, const struct shunter_worker_state *, uint32_t rows, uint64_t now_ns);
 /* Shortest time in which a request of one row can be answered; 0 while a worker is free. */
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
 /* What has come lately, as far as it limits batches. */

@@ -175,15 +175,6 @@ static bool release_to_free(struct plan *plan, uint8_t class, uint32_t queued) {
 
 /* ---- the next batch of a busy worker */
 
-/* Whether its batch runs for longer than it was predicted to: it may hang. */
-static bool is_late(const struct plan *plan, const struct shunter_worker_state *worker, uint32_t rows) {
-    const struct shunter_served *served = plan->served;
-    const int64_t longest =
-        shunter_latency_ns(shunter_line(served), rows) + shunter_caution_ns(served);
-    const int64_t runs = signed_now(plan) - (int64_t)(worker->began_ns + worker->excused_ns);
-    return shunter_knows(served) && runs > longest;
-}
-
 static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) {
     const struct shunter_served *served = plan->served;
     const struct shunter_worker_state *worker = worker_of(plan, to);
@@ -202,7 +193,7 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     return !running->alone &&
            shunter_latency_ns(shunter_line(served), running->rows) <
                LONGEST_TO_QUEUE_BEHIND_NS &&
-           !is_late(plan, worker, running->rows) &&
+           !shunter_is_late(served, worker, running->rows, plan->now_ns) &&
            shunter_forming_may_send_ahead(
                served->lists[class].rows, shunter_threshold(served),
                cap_of(plan, to, class), shunter_in_flight(worker), served->policy.ahead, 0,

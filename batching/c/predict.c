@@ -47,6 +47,15 @@ int64_t shunter_busy_ns(
     return end - now;
 }
 
+bool shunter_is_late(
+    const struct shunter_served *served, const struct shunter_worker_state *worker, uint32_t rows,
+    uint64_t now_ns) {
+    const int64_t longest =
+        shunter_latency_ns(shunter_line(served), rows) + shunter_caution_ns(served);
+    const int64_t runs = (int64_t)now_ns - (int64_t)(worker->began_ns + worker->excused_ns);
+    return shunter_knows(served) && runs > longest;
+}
+
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns) {
     int64_t soonest = SHUNTER_FORMING_NEVER;
     for (uint32_t i = 0; i < served->worker_count; i++) {

@@ -66,10 +66,10 @@ def test_the_average_gives_a_new_sample_the_weight_alpha():
     estimator = BatchSizeEstimator(1, SECOND, alpha=0.25)
     assert math.isnan(estimator.depth)
     seen = []
-    for depth in (8, 0, 4, 4):
+    for depth in (8, 0, 4, 4, 8):
         estimator.sample(depth, 0)
         seen.append(estimator.depth)
-    assert seen == [8, 6, 5.5, 5.125]
+    assert seen == [8, 4, 4, 4, 5]  # of the first ones the mean
 
 
 def test_the_most_frequent_of_the_last_rounded_averages_counts():

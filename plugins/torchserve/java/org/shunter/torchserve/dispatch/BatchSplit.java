@@ -9,7 +9,6 @@ import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.RequestQueue;
-import org.shunter.torchserve.queue.WorkerGroup;
 
 /**
  * Shares out the waiting requests of a class among the workers that are free, and those that soon
@@ -126,11 +125,11 @@ final class BatchSplit {
     private void addBusy(final List<BatchWorker> helpers, final RequestClass requestClass) {
         // A free worker of another group that is predicted to be slower would never run again, and
         // a wrong prediction never be noticed.
-        final Set<WorkerGroup> groups = new HashSet<>();
-        helpers.forEach(each -> groups.add(each.group));
+        final Set<Integer> groups = new HashSet<>();
+        helpers.forEach(each -> groups.add(each.group.index));
         for (final BatchWorker worker : current.workers()) {
             if (current.isReadyFor(worker, requestClass)
-                    && groups.contains(worker.group)
+                    && groups.contains(worker.group.index)
                     && !sharing.takesTurns(worker, requestClass)
                     && worker.room == null // it may have to wait for other models
                     && worker.inFlight.size() == 1

@@ -358,6 +358,7 @@ class DispatcherTest {
         model.command(
                 () -> {
                     model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0);
+                    model.slot.set(ControlLayout.S_THRESHOLD_FIXED_MILLI, 0); // adapts
                     model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, fixedMs * MS);
                     model.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, eachMs * MS);
                 });
