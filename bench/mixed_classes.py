@@ -2,10 +2,11 @@
 
 Sentence embeddings (minilm), open loop (Poisson), REST: strict at 30 % and best effort at 90 % of
 our highest closed-loop rate, the same for all. What does the best effort cost the strict requests,
-and how much of what strict leaves of a server's own highest rate does it get? Beside Shunter, in
-one setting: stock TorchServe, which has no classes, with large and small batches and as two models,
-one for each class; Triton's priority levels with large and small batches, and two Tritons, one for
-each class. The rivals' figure is that of their best strict p99 of all settings.
+and how much of what strict leaves of a server's own highest rate does it get? Beside Shunter, as it
+is and with ``mix_classes``: stock TorchServe, which has no classes, with large and small batches
+and as two models, one for each class; Triton's priority levels with large and small batches, and
+two Tritons, one for each class. The rivals' figure is that of their best strict p99 of all
+settings.
 
 Examples:
     python bench/mixed_classes.py                 # 5 rounds, about 10 minutes
@@ -38,6 +39,7 @@ NAME = "mixed_classes"
 CLASSES = ("strict", "best_effort")
 SHARES = {"strict": 0.3, "best_effort": 0.9}
 SMALL = 4
+MIXED = "[batching]\nmix_classes = true\n"
 Terms = dict[str, Any]
 
 
@@ -155,13 +157,13 @@ def same(url: str) -> dict[str, str]:
     return dict.fromkeys(CLASSES, url)
 
 
-def shunter(side: Side, args: argparse.Namespace) -> Subject:
+def shunter(side: Side, args: argparse.Namespace, name: str = "shunter") -> Subject:
     """Ours."""
     setting = Setting(batch=args.batch, delay_ms=5, queue=10_000)
     url = side.add(setting, {"class": "strict", "slo_ms": args.slo_ms} if args.slo_ms else None)
     terms: dict[str, Terms] = {each: {"request_class": each} for each in CLASSES}
     terms["strict"]["slo_ms"] = args.slo_ms
-    return Subject("shunter", same(url), terms, look=lambda: service_times(side, setting))
+    return Subject(name, same(url), terms, look=lambda: service_times(side, setting))
 
 
 def stocks(side: Side, args: argparse.Namespace) -> list[Subject]:
@@ -210,6 +212,10 @@ def headline(rows: list[Row]) -> Row:
         "strict_p99_excess_batches": ours["excess_batches"],
         "best_effort_share": ours["best_effort_share"],
     }
+    mixed = next((row for row in rows if row["side"] == "shunter, classes mixed"), None)
+    if mixed is not None:
+        found["best_effort_share_mixed"] = mixed["best_effort_share"]
+        found["strict_p99_mixed_vs_alone"] = mixed["mixed_vs_alone"]
     for key, prefix in (
         ("stock", "stock"), ("triton_priority", "triton,"), ("two_tritons", "two tritons")
     ):
@@ -231,11 +237,13 @@ def main() -> None:
     args = parser.arguments()
     samples: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores = make_stores(folder, "ours", "stock", "rival")
+        stores = make_stores(folder, "ours", "stock", "rival", "mixed")
         archive = pack_minilm(stores[2])
         ours = stack.enter_context(Side(stores[0], shunter=True))
         taking_part, reason = [shunter(ours, args)], "left out"
         if not args.quick:
+            mixed = stack.enter_context(Side(stores[3], shunter=True, settings=MIXED))
+            taking_part.append(shunter(mixed, args, "shunter, classes mixed"))
             taking_part += stocks(stack.enter_context(Side(stores[1], shunter=False)), args)
         if not args.quick and not args.no_rival:
             try:

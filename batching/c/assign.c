@@ -120,8 +120,11 @@ void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size
     if (!own) {
         return;
     }
-    if (served->policy.mixes && !batch.alone && own < room) {
-        shunter_take(served, &batch, !class, room - own, limit);
+    // Best effort adds no more to strict requests than in a batch of its own.
+    const uint32_t best_effort = cap_of(plan, to, BEST_EFFORT);
+    const uint32_t most = room < best_effort ? room : best_effort;
+    if (served->policy.mixes && !batch.alone && own < most) {
+        shunter_take(served, &batch, !class, most - own, limit);
     }
     if (class == BEST_EFFORT || batch.rows > own) {
         served->seen.last_best_effort_ns = plan->now_ns;

@@ -100,6 +100,17 @@ def test_what_waits_is_left_to_a_worker_that_is_soon_free(
     assert second[0] == 0 and len(second) == 1 + expected
 
 
+def test_a_strict_batch_is_filled_with_no_more_best_effort_than_runs_by_itself():
+    place = Place(caps=(16,), ahead=0, mixes=True, fixed_ns=4 * MS, per_request_ns=MS)
+    place.wait(0)
+    place.go()
+    place.wait(1, now=MS)
+    place.wait(*range(2, 14), priority=1, now=MS)
+    place.answered(0, MS)
+    [given] = place.go(MS)
+    assert given == (0, 1, 2, 3, 4, 5)
+
+
 def test_a_full_batch_that_was_waited_for_is_not_shared():
     place = Place(caps=(8, 8), threshold=8, ahead=0, fixed_ns=10 * MS, per_request_ns=MS)
     place.wait(60, 61)

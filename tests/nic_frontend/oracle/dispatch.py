@@ -408,8 +408,9 @@ class Dispatch:
             return
         alone = self._came[entries[0]].alone
         own, count = self._rows(entries), len(entries)
-        if self.policy.mixes and not alone and own < room:
-            entries += self.lines[1 - priority].take(room - own, limit, shared=True)
+        most = min(room, self._cap(hand, BEST_EFFORT))
+        if self.policy.mixes and not alone and own < most:
+            entries += self.lines[1 - priority].take(most - own, limit, shared=True)
         if priority == BEST_EFFORT or len(entries) > count:
             self._best_effort_ns = self._now
         rows = self._rows(entries)

@@ -114,7 +114,11 @@ final class BatchBuilder {
                             ? RequestClass.BEST_EFFORT
                             : RequestClass.STRICT;
             if (current.serves(worker, other)) {
-                queue.take(other, room - entries.size(), entries);
+                // Best effort adds no more to strict requests than in a batch of its own.
+                final int most = Math.min(room, current.cap(worker, RequestClass.BEST_EFFORT));
+                if (most > entries.size()) {
+                    queue.take(other, most - entries.size(), entries);
+                }
             }
         }
         ship(worker, requestClass, entries);

@@ -321,6 +321,25 @@ class DispatcherTest {
         assertEquals(given, worker.running().size());
     }
 
+    /** Where classes are mixed it does not add more either. */
+    @Test
+    void aStrictBatchIsFilledWithNoMoreBestEffortThanRunsByItself() {
+        final TestModel.FakeWorker worker = busy(16);
+        model.command(
+                () -> {
+                    model.slot.set(ControlLayout.S_MIX_CLASSES, 1);
+                    model.slot.set(ControlLayout.S_LATENCY_FIXED_NS, 4 * MS);
+                    model.slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, MS);
+                });
+        model.strict("s");
+        for (int i = 0; i < 12; i++) {
+            model.bestEffort("b" + i);
+        }
+        worker.answer();
+        assertEquals(5, worker.running().size());
+        assertEquals("s", worker.running().get(0));
+    }
+
     /** However long ago its batch should have ended. */
     @Test
     void aWorkerThatIsOverdueIsNotTakenForAFreeOne() {
