@@ -248,7 +248,7 @@ uint32_t shunter_size_adding(const struct shunter_served *served, int64_t limit_
 /* Until a worker has answered all that it holds. */
 int64_t shunter_busy_ns(
     const struct shunter_served *, const struct shunter_worker_state *, uint64_t now_ns);
-/* Whether its batch of so many rows runs for longer than it was predicted to: it may hang. */
+/* Whether its batch of so many rows runs for so much longer than predicted that it may hang. */
 bool shunter_is_late(
     const struct shunter_served *, const struct shunter_worker_state *, uint32_t rows, uint64_t now_ns);
 /* Shortest time in which a request of one row can be answered; 0 while a worker is free. */

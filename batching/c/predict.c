@@ -2,6 +2,7 @@
 #include "dispatch.h"
 
 #define STRICT_MEMORY_NS 1000000000ULL
+#define HANGS_NS 1000000000LL /* later than that: not only a batch that takes long */
 #define FULL_MEMORY_NS 1000000000ULL
 #define OTHERS_MEMORY_NS 10000000000ULL
 
@@ -53,7 +54,7 @@ bool shunter_is_late(
     const int64_t longest =
         shunter_latency_ns(shunter_line(served), rows) + shunter_caution_ns(served);
     const int64_t runs = (int64_t)now_ns - (int64_t)(worker->began_ns + worker->excused_ns);
-    return shunter_knows(served) && runs > longest;
+    return shunter_knows(served) && runs > longest + HANGS_NS;
 }
 
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns) {

@@ -125,7 +125,7 @@ def test_a_full_batch_that_was_waited_for_is_not_shared():
     assert second[0] == 0 and len(second) == 9
 
 
-@pytest.mark.parametrize(("now_ms", "sent"), [(1, 1), (50, 0)])
+@pytest.mark.parametrize(("now_ms", "sent"), [(1, 1), (500, 1), (1500, 0)])
 def test_nothing_is_sent_ahead_to_a_worker_that_may_hang(now_ms, sent):
     place = Place(caps=(1, 1), fixed_ns=2 * MS, per_request_ns=0, margin_ns=MS)
     place.wait(0, 1)

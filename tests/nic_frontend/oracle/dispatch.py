@@ -18,6 +18,7 @@ from shunter.nic_frontend.server.model_policy import Policy
 
 STRICT, BEST_EFFORT = 0, 1
 LONGEST_TO_QUEUE_BEHIND_NS = 5_000_000
+HANGS_NS = 1_000_000_000
 LATE_NS = 1_000_000
 STRICT_MEMORY_NS = 1_000_000_000
 UNSERVED_NS = 10_000_000_000
@@ -500,7 +501,7 @@ class Dispatch:
             self._assign(worker, priority, min(line.rows, self._cap(hand, priority)))
 
     def _is_late(self, hand: Hand, rows: int) -> bool:
-        longest = self._batch_ns(rows) + self._caution_ns
+        longest = self._batch_ns(rows) + self._caution_ns + HANGS_NS
         return self._knows and self._now - hand.began_ns > longest
 
     def _may_take_ahead(self, hand: Hand, priority: int) -> bool:
