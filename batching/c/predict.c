@@ -2,7 +2,9 @@
 #include "dispatch.h"
 
 #define STRICT_MEMORY_NS 1000000000ULL
-#define HANGS_NS 1000000000LL /* later than that: not only a batch that takes long */
+/* So much later it is not only a batch that takes long. The JVM waits for nothing beyond caution: a
+ * batch that was sent to it cannot be had back, here one grows until its worker takes it. */
+#define HANGS_NS 1000000000LL
 #define FULL_MEMORY_NS 1000000000ULL
 #define OTHERS_MEMORY_NS 10000000000ULL
 

@@ -1,9 +1,7 @@
 package org.shunter.torchserve.dispatch;
 
 import java.util.ArrayList;
-import java.util.HashSet;
 import java.util.List;
-import java.util.Set;
 import org.shunter.torchserve.forming.ReleaseRule;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.queue.BatchWorker;
@@ -77,14 +75,18 @@ final class BatchSplit {
                 requestClass == RequestClass.STRICT
                         && queue.size(RequestClass.BEST_EFFORT) > 0
                         && tier.stream().allMatch(w -> current.serves(w, RequestClass.BEST_EFFORT));
-        if ((shares || nextIsLong) && tier.stream().allMatch(forecast::knows)) {
-            addBusy(helpers, requestClass);
+        boolean known = true;
+        for (final BatchWorker worker : tier) {
+            known &= forecast.knows(worker);
         }
+        if (known && (shares || nextIsLong)) {
+            addBusy(helpers, requestClass, tier);
+        }
+        known &= helpers.size() > 1;
         final boolean isUrgent = queue.peek(requestClass).deadlineNs != Entry.NEVER;
         final int[] caps = new int[helpers.size()];
         final long[] fixed = new long[caps.length];
         final long[] perRequest = new long[caps.length];
-        boolean known = caps.length > 1;
         for (int i = 0; i < caps.length; i++) {
             final BatchWorker worker = helpers.get(i);
             caps[i] = current.cap(worker, requestClass);
@@ -93,7 +95,6 @@ final class BatchSplit {
                 fixed[i] += forecast.cautionNs(worker);
             }
             perRequest[i] = forecast.perRequestNs(worker);
-            known &= forecast.knows(worker);
         }
         final int queued = queue.size(requestClass);
         final int[] sizes =
@@ -122,23 +123,35 @@ final class BatchSplit {
      * another one runs small ones; and with best effort waiting they would begin another long batch
      * just when strict requests could use them.
      */
-    private void addBusy(final List<BatchWorker> helpers, final RequestClass requestClass) {
-        // A free worker of another group that is predicted to be slower would never run again, and
-        // a wrong prediction never be noticed.
-        final Set<Integer> groups = new HashSet<>();
-        helpers.forEach(each -> groups.add(each.group.index));
+    private void addBusy(
+            final List<BatchWorker> helpers,
+            final RequestClass requestClass,
+            final List<BatchWorker> tier) {
         for (final BatchWorker worker : current.workers()) {
             if (current.isReadyFor(worker, requestClass)
-                    && groups.contains(worker.group.index)
                     && !sharing.takesTurns(worker, requestClass)
                     && worker.room == null // it may have to wait for other models
                     && worker.inFlight.size() == 1
                     && forecast.knows(worker)
                     && forecast.busyNs(worker, now) > 0
-                    && !builder.has(worker)) {
+                    && !builder.has(worker)
+                    && hasGroup(tier, worker.group.index)) {
                 helpers.add(worker);
             }
         }
+    }
+
+    /**
+     * For a free worker of another group that is predicted to be slower would never run again, and a
+     * wrong prediction never be noticed.
+     */
+    private static boolean hasGroup(final List<BatchWorker> workers, final int group) {
+        for (final BatchWorker worker : workers) {
+            if (worker.group.index == group) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** With strict traffic, best-effort batches of several workers end one after the other. */

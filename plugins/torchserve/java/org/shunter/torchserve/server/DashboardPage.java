@@ -5,7 +5,6 @@ import io.netty.buffer.Unpooled;
 import io.netty.channel.ChannelHandler.Sharable;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInboundHandlerAdapter;
-import io.netty.channel.socket.DuplexChannel;
 import io.netty.handler.codec.http.DefaultFullHttpResponse;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.handler.codec.http.FullHttpResponse;
@@ -51,15 +50,10 @@ final class DashboardPage extends ChannelInboundHandlerAdapter {
             return;
         }
         final FullHttpRequest request = (FullHttpRequest) message;
-        final boolean isLast = !HttpUtil.isKeepAlive(request);
-        request.release();
         HttpUtil.setContentLength(answer, answer.content().readableBytes());
-        HttpUtil.setKeepAlive(answer, !isLast);
-        final var written = context.writeAndFlush(answer);
-        if (isLast && context.channel() instanceof DuplexChannel channel) {
-            // TorchServe's connections have SO_LINGER 0: to close one loses what is on its way.
-            written.addListener(done -> channel.shutdownOutput());
-        }
+        HttpUtil.setKeepAlive(answer, HttpUtil.isKeepAlive(request));
+        request.release();
+        context.writeAndFlush(answer);
     }
 
     /** The answer to a request for the page; null: it is for something else. */

@@ -36,7 +36,7 @@ public final class RestConnections {
 
     private RestConnections() {}
 
-    /** Large bodies come in fewer pieces, and {@code Connection: close} is heeded. */
+    /** Large bodies come in fewer pieces. */
     public static void install(final Host host) {
         furnish(
                 host,
@@ -53,12 +53,14 @@ public final class RestConnections {
                                 CODEC,
                                 CODEC,
                                 new HttpServerCodec(LINE_BYTES, HEADER_BYTES, PIECE_BYTES));
-                        pipeline.addAfter(CODEC, LastAnswer.NAME, new LastAnswer());
                     }
                 });
     }
 
-    /** Each new connection to that connector, as soon as the server listens there. */
+    /**
+     * Each new connection to that connector, as soon as the server listens there; {@code Connection:
+     * close} is heeded at all of them.
+     */
     static void furnish(
             final Host host,
             final ConnectorType connector,
@@ -124,6 +126,9 @@ public final class RestConnections {
         public void channelActive(final ChannelHandlerContext context) {
             if (context.pipeline().get(STOCK) instanceof HttpRequestHandler) {
                 action.accept(context.pipeline());
+                if (context.pipeline().get(LastAnswer.NAME) == null) { // else of two connectors
+                    context.pipeline().addAfter(CODEC, LastAnswer.NAME, new LastAnswer());
+                }
             }
             context.pipeline().remove(this);
             context.fireChannelActive();
