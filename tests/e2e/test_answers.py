@@ -1,7 +1,11 @@
 """Every request gets its own answer, whatever way it came."""
 
+import contextlib
+import http.client
 import json
+import random
 import socket
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -40,6 +44,47 @@ def test_large_answers_in_a_batch_stay_whole(serve):
     assert [(a["id"], len(a["weight"]), a["batch"]) for a in answers] == [
         (f"q{size}", size, 4) for size in sizes
     ]
+
+
+def _text(size):
+    return random.Random(size).randbytes(size // 2).hex()
+
+
+@pytest.mark.parametrize("kind", ["application/json", "form"])
+def test_bodies_of_all_sizes_arrive_whole_and_each_in_its_place(serve, wait_until, kind):
+    """Also in forms, and in batches of small and large ones."""
+    model = serve("ordered", batch_size=8)
+    gate, _ = model.hold()
+    loads = [_text(size) for size in (2, 16_000, 17_000, 70_000, 300, 262_144, 1_000_000, 6_400_000)]
+    bodies = [model.wrap({"id": f"q{i}", "load": load}) for i, load in enumerate(loads)]
+    header = {"Content-Type": kind}
+    if kind == "form":
+        head = '--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n'
+        bodies = [f"{head}{body}\r\n--x--\r\n" for body in bodies]
+        header = {"Content-Type": "multipart/form-data; boundary=x"}
+    waiting = [
+        model.site.pool.submit(model.site.inference, "POST", model.address, body, header)
+        for body in bodies
+    ]
+    wait_until("they wait", lambda: model.waiting() == len(loads))
+    gate.open()
+    answers = [future.result() for future in waiting]
+    assert [(a.status, a["id"], a["checksum"], a["batch"]) for a in answers] == [
+        (200, f"q{i}", zlib.crc32(load.encode()), 8) for i, load in enumerate(loads)
+    ]
+
+
+def test_a_large_body_in_pieces_arrives_whole(serve):
+    model = serve()
+    load = _text(400_000)
+    body = model.wrap({"id": "pieces", "load": load}).encode()
+    link = http.client.HTTPConnection("127.0.0.1", model.site.server.ports.inference, timeout=60)
+    with contextlib.closing(link):
+        pieces = (body[i : i + 30_011] for i in range(0, len(body), 30_011))
+        headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+        link.request("POST", model.address, pieces, headers, encode_chunked=True)
+        answer = json.loads(link.getresponse().read())
+    assert answer["checksum"] == zlib.crc32(load.encode())
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import zlib
 
 import psutil
 import pytest
@@ -18,6 +20,21 @@ pytestmark = pytest.mark.e2e
 def _restarted(model, before):
     """Whether every worker runs again, none of them as one of the processes ``before``."""
     return model.is_whole() and not set(model.pids()) & set(before)
+
+
+def test_a_large_body_runs_once_more_when_its_worker_dies(serve):
+    model = serve(initial_workers=1, batch_size=2)
+    loads = [random.Random(i).randbytes(100_000).hex() for i in range(3)]
+    gate, [held] = model.hold(load=loads[0])
+    waiting = [model.queue(f"q{i}", load=loads[i]) for i in (1, 2)]
+    [pid] = model.pids()
+    os.kill(pid, signal.SIGKILL)
+    gate.open()
+    answers = [future.result() for future in (held, *waiting)]
+    assert [(a.status, a["checksum"]) for a in answers] == [
+        (200, zlib.crc32(load.encode())) for load in loads
+    ]
+    assert {a["pid"] for a in answers}.isdisjoint({pid})
 
 
 @pytest.mark.both_servers

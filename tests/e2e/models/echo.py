@@ -2,7 +2,7 @@
 
 Keys of a request's JSON body, all optional: ``id``; ``gate``, a path: run until that file exists;
 ``sleep_ms``; ``crash``: kill this process; ``fail``: raise; ``weigh``: add that many bytes to the
-answer.
+answer; ``load``: text of which the answer tells the checksum.
 ``ECHO_RECORD`` names a file that gets a line for every request that ran. While the file
 ``ECHO_SLOW_LOAD`` exists, loading waits; whoever waits there leaves a file with ``.PID`` added.
 A describe call lasts until the file ``ECHO_DESCRIBE`` exists, if such a file is named.
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import time
+import zlib
 
 
 class Echo:
@@ -70,6 +71,7 @@ class Echo:
             value = {"name": "x", "datatype": "INT64", "shape": [1], "data": [request["x"]]}
             names = {"model_name": "echo", "model_version": "1.0", "id": request["id"]}
             return {**names, "outputs": [value], "batch": facts["batch"]}
+        facts["checksum"] = zlib.crc32(request.get("load", "").encode())
         return {**facts, "id": request.get("id"), "weight": "x" * request.get("weigh", 0)}
 
     def _record(self, requests):

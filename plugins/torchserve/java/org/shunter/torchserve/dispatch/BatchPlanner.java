@@ -263,6 +263,7 @@ final class BatchPlanner {
                         requestClass == RequestClass.STRICT,
                         running.requestClass == RequestClass.STRICT,
                         current.hasStrictTraffic())
+                && !current.floods(worker, requestClass) // others would have to wait for both
                 && sharing.pool.mayGoAhead(worker); // last, because that takes the room
     }
 

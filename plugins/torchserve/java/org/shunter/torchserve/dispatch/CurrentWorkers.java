@@ -111,10 +111,15 @@ final class CurrentWorkers {
             final long mostNs = sloNs > 0 ? sloNs / 2 : forecast.batchNs(worker, 1);
             cap = Math.min(cap, forecast.sizeAdding(worker, mostNs));
         }
-        if (worker.room != null && floods[requestClass.ordinal()]) {
+        if (floods(worker, requestClass)) {
             cap = Math.min(cap, forecast.sizeAdding(worker, forecast.batchNs(worker, 1)));
         }
         return (int) Math.max(1, cap);
+    }
+
+    /** Whether more requests of a class come than can be served, beside other models of its pool. */
+    boolean floods(final BatchWorker worker, final RequestClass requestClass) {
+        return worker.room != null && floods[requestClass.ordinal()];
     }
 
     /**

@@ -10,6 +10,7 @@ import java.util.Map;
 import org.pytorch.serve.job.Job;
 import org.pytorch.serve.job.RestJob;
 import org.pytorch.serve.util.messages.RequestInput;
+import org.shunter.torchserve.requests.ReceivedBody;
 import org.shunter.torchserve.stock.StockFields;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -33,6 +34,9 @@ public final class Answers {
      * that expired have theirs.
      */
     static void deliver(final Batch batch, final Reply reply) {
+        if (!isPartial(reply)) { // its worker has read them
+            batch.entries.forEach(entry -> ReceivedBody.release(entry.job));
+        }
         if (reply.code() != 200) {
             batch.entries.forEach(entry -> failed(entry, reply.code(), reply.message()));
             return;

@@ -8,6 +8,7 @@ import java.util.PriorityQueue;
 import java.util.function.Predicate;
 import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
+import org.shunter.torchserve.requests.ReceivedBody;
 
 /**
  * The waiting requests of one model: earliest deadline first inside a class, arrival order between
@@ -79,6 +80,9 @@ public final class RequestQueue {
     public void remove(final Entry entry, final Entry.Stage to) {
         assert Thread.holdsLock(lock);
         entry.stage = to;
+        if (to == Entry.Stage.DONE) {
+            ReceivedBody.release(entry.job);
+        }
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]--;
             alone.remove(entry);
@@ -201,7 +205,10 @@ public final class RequestQueue {
     public void giveUp(final RequestClass requestClass, final int count, final List<Entry> given) {
         final int from = given.size();
         take(requestClass, count, given);
-        given.subList(from, given.size()).forEach(entry -> entry.stage = Entry.Stage.DONE);
+        for (final Entry entry : given.subList(from, given.size())) {
+            entry.stage = Entry.Stage.DONE;
+            ReceivedBody.release(entry.job);
+        }
     }
 
     /** Take out every request of a class that cannot be answered in time any more. */

@@ -14,6 +14,7 @@ import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.Answers;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Refusal;
+import org.shunter.torchserve.requests.ReceivedBody;
 import org.shunter.torchserve.settings.ModelSettings;
 import org.shunter.torchserve.stock.StockFields;
 
@@ -34,6 +35,7 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
 
     @Override
     public boolean offer(final Job job) {
+        LargeBodies.giveBack(job);
         final RequestTerms terms;
         final String key = StrictClaims.takeKey(job.getPayload(), job instanceof GRPCJob);
         try {
@@ -69,6 +71,7 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
 
     /** REST calls are answered by TorchServe's own handlers of exceptions where there are some. */
     private static boolean refuse(final Job job, final Refusal why) {
+        ReceivedBody.release(job);
         if (job instanceof GRPCJob) {
             job.sendError(why.status(), why.text());
         } else if (why.status() == Refusal.TOO_MANY || why.status() == Refusal.FORBIDDEN) {

@@ -36,7 +36,7 @@ public final class RestConnections {
 
     private RestConnections() {}
 
-    /** Large bodies come in fewer pieces. */
+    /** Large bodies come in fewer pieces, and are not copied. */
     public static void install(final Host host) {
         furnish(
                 host,
@@ -54,6 +54,7 @@ public final class RestConnections {
                                 CODEC,
                                 new HttpServerCodec(LINE_BYTES, HEADER_BYTES, PIECE_BYTES));
                     }
+                    pipeline.addBefore(STOCK, LargeBodies.NAME, LargeBodies.HANDLER);
                 });
     }
 

@@ -122,6 +122,23 @@ class PoolSharingTest {
         assertEquals(size, a.worker.running().size());
     }
 
+    @ParameterizedTest
+    @CsvSource({"100, 2", "101, 1"})
+    void whoFloodsThePoolHasNothingAheadBesideOthers(final int requests, final int batches) {
+        a.command(() -> a.slot.set(ControlLayout.S_THRESHOLD_FIXED_MILLI, 1000));
+        a.worker.die();
+        b.strict("b");
+        b.worker.answer();
+        for (int i = 0; i < requests; i++) {
+            a.strict("a" + i);
+        }
+        a.worker.comeBack();
+        a.strict("last");
+        assertEquals(batches, a.worker.inFlight.size());
+        b.strict("b2");
+        assertEquals(batches == 1, !b.worker.inFlight.isEmpty());
+    }
+
     @Test
     void whatALineTurnedAwayLongAgoShortensNothing() {
         a.command(
