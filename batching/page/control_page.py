@@ -130,6 +130,10 @@ class ControlPage(PageFile):
         state = _S["slot_state"]
         return [slot for slot in range(SLOT_COUNT) if self.words[_base(slot) + state] == 1]
 
+    def slot_bytes(self, slot: int) -> bytes:
+        """All of a slot as it is now, torn where it is being written: to see that it changes."""
+        return bytes(self.words[_base(slot) : _base(slot) + SLOT_SIZE // 8])
+
     def identity_sequence(self, slot: int) -> int:
         """Changes whenever the identity of the slot does."""
         return self.words[_base(slot) + _S["slot_sequence"]]

@@ -7,73 +7,52 @@ which leave. A batch runs at once, wherever its weights are: what has not come y
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from shunter.allocator.memory.devices import Device, Devices, DoesNotFit, Model
-from shunter.allocator.memory.scheduling import ModelScheduler, Rules, Run, Swap, Waiting
+from shunter.allocator.memory.scheduling import Run, Waiting
+from shunter.handlers.pool.hot_cache import HotCache
 from shunter.handlers.pool.order import ServedOrder
 from shunter.handlers.pool.own_threads import OwnThreads
 from shunter.handlers.pool.process_state import ProcessState
-from shunter.handlers.pool.sharable import LoadedApart, NotSharable, load_apart, seen_changes
+from shunter.handlers.pool.sharable import (
+    GRAPHS,
+    LoadedApart,
+    NotSharable,
+    load_apart,
+    seen_changes,
+)
 from shunter.handlers.pool.space import ModelSpace, World
-from shunter.handlers.weights.hot import HotModel
-from shunter.handlers.weights.hot_memory import CHUNK, HotMemory, NoRoom, chunks_of
-from shunter.handlers.weights.sharing import data_of, share
+from shunter.handlers.weights.device_memory import Driver
 
-logger = logging.getLogger("shunter.pool")
 Service = TypeVar("Service")
-_DEVICE = "hot"
-_BANDWIDTH = 4e9
-"""Bytes per second of a copy, until one was measured."""
-
-
-@dataclass
-class Counts:
-    """Since the process began."""
-
-    hits: int = 0
-    """Batches whose weights were all hot."""
-    misses: int = 0
-    swap_s: float = 0.0
-    """That weights took to come."""
-    evictions: int = 0
 
 
 @dataclass
 class _Pooled(Generic[Service]):
     space: ModelSpace
     service: Service
-    hot: HotModel | None
-    """None: it has no weights that could come and go, or they are larger than all hot memory."""
 
 
 class PooledModels(Generic[Service]):
     """For the one thread of a worker that runs batches."""
 
-    def __init__(self, folder: Path, budget: int, *, swaps: int = 2) -> None:
-        """``folder``: of files of weights; ``budget``: bytes of hot memory."""
-        self._world, self._folder = World(), folder
-        self._memory = HotMemory(budget)
-        self._copies = ThreadPoolExecutor(swaps, thread_name_prefix="swap")
-        device = Device(_DEVICE, budget // CHUNK * CHUNK, workers=1, bandwidth=_BANDWIDTH)
-        self._scheduler = ModelScheduler(Devices([device]), Rules(swaps=swaps))
-        self._cache = device.cache
+    def __init__(
+        self, folder: Path, budget: int, *, driver: Driver | None = None, swaps: int = 2
+    ) -> None:
+        """See :class:`HotCache`."""
+        self._world = World()
+        self.weights = HotCache(folder, budget, driver=driver, swaps=swaps)
         self._models: dict[str, _Pooled[Service]] = {}
-        self._coming: dict[str, tuple[Swap, Future[float] | None]] = {}
-        """Swaps that are on their way; None: one that could not begin."""
-        self.counts = Counts()
         self.threads = OwnThreads()
         self._begun: list[Run] = []
         """The batch that is next, as the scheduler knows it."""
-        self._order = ServedOrder(self._scheduler.rules.ageing_s)
+        self._order = ServedOrder(self.weights.rules.ageing_s)
 
     @property
     def usual(self) -> ProcessState:
@@ -83,18 +62,18 @@ class PooledModels(Generic[Service]):
     @property
     def by_use(self) -> list[str]:
         """Models in hot memory, the one that was used last at the end."""
-        held = self._cache.held
+        held = self.weights.cache.held
         return sorted(held, key=lambda name: held[name].last_used)
 
     @property
     def used(self) -> tuple[int, int]:
         """Bytes of hot memory: those that are used, and those that there are."""
-        return self._cache.used, self._cache.budget
+        return self.weights.cache.used, self.weights.cache.budget
 
     @property
     def hot(self) -> set[str]:
         """Models whose weights are in hot memory, or come there."""
-        return set(self._cache.held)
+        return set(self.weights.cache.held)
 
     def register(
         self,
@@ -118,51 +97,22 @@ class PooledModels(Generic[Service]):
         loaded: LoadedApart[Service] = load_apart(space, load)
         if loaded.reasons:
             raise NotSharable(f"{name} needs workers of its own: {'; '.join(loaded.reasons)}")
-        hot = self._cold(name, modules_of(loaded.service), resident)
-        self._models[name] = _Pooled(space, loaded.service, hot)
+        self.weights.register(name, modules_of(loaded.service), resident)
+        self._models[name] = _Pooled(space, loaded.service)
         return loaded.service
-
-    def _cold(self, name: str, modules: Sequence[nn.Module], resident: bool) -> HotModel | None:
-        try:
-            found = share(modules, self._folder)
-        except OSError as error:
-            logger.warning("The weights of %s are its own: %s", name, error)
-            return None
-        if found is None:
-            return None
-        hot = HotModel(
-            found.weights, found.file.records, data_of(found.file), self._memory, self._copies
-        )
-        if not hot.bytes:  # a frozen graph
-            return None
-        size = chunks_of(hot.bytes) * CHUNK
-        try:
-            self._scheduler.devices.register(Model(name, size, resident))
-        except DoesNotFit as error:
-            if resident:
-                raise
-            logger.warning("The weights of %s are read in the shared copy: %s", name, error)
-            return None
-        return hot
 
     def unregister(self, name: str) -> None:
         """Forget a model between two batches; the host has its memory back then."""
-        pooled = self._models.pop(name)
+        del self._models[name]
         self._order.forget(name)
         self.threads.found.pop(name, None)
         self._world.switch(None)
-        if pooled.hot is not None:
-            pooled.hot.drop()
-            if name in self._coming:
-                swap, _ = self._coming.pop(name)
-                self._scheduler.swap_ended(swap, time.monotonic(), failed=True)
-            self._scheduler.forget(name)
-            self._memory.trim()
+        self.weights.unregister(name)
 
     def expect(self, names: Sequence[str]) -> None:
         """Requests of these models wait, the next one first: their weights may come meanwhile."""
         now = time.monotonic()
-        self._act([Waiting(name, now, batches=0) for name in names if self._is_cached(name)])
+        self.weights.act([Waiting(name, now, batches=0) for name in names if name in self.weights])
 
     def next_of(self, waiting: Sequence[Waiting]) -> str:
         """Which of these models' batches :meth:`run` is to be called for now.
@@ -179,33 +129,37 @@ class PooledModels(Generic[Service]):
             else replace(each, batches=0)  # it may come meanwhile
             for each in waiting
         ]
-        if not self._is_cached(first.name):  # it is as hot as it can be
+        if first.name not in self.weights:  # it is as hot as it can be
             able = [replace(each, batches=0) for each in able]
-        self._begun = self._act(able)
+        self._begun = self.weights.act(able)
         return self._begun[0].model if self._begun else first.name
 
     def skip(self) -> None:
         """What :meth:`next_of` has said is not run."""
-        for each in self._begun:
-            self._scheduler.batch_ended(each)
+        self.weights.ended(self._begun)
         self._begun = []
 
-    def run(self, name: str, batch: Callable[[Service], Any]) -> Any:
-        """Let ``batch`` run with a model's service, in its space."""
+    def run(self, name: str, batch: Callable[[Service], Any], *, learn: bool = False) -> Any:
+        """Let ``batch`` run with a model's service, in its space. ``learn``: see HotCache."""
         pooled = self._models[name]
         self._order.serve(name)
-        if pooled.hot is None:
+        if name not in self.weights:
             with pooled.space.staying(), self.threads.watched(name):
                 return batch(pooled.service)
-        runs, self._begun = self._begun or self._act([Waiting(name, time.monotonic())]), []
+        runs = self.weights.bring(Waiting(name, time.monotonic()), self._begun)
+        self._begun, graphs = [], GRAPHS.captured
         try:
-            self._settle(pooled.hot)
-            with pooled.space.staying(), self.threads.watched(name):
+            with (
+                pooled.space.staying(),
+                self.threads.watched(name),
+                self.weights.reading(name, learn=learn),
+            ):
                 return batch(pooled.service)
         finally:
-            for each in runs:
-                self._scheduler.batch_ended(each)
-            self._collect()
+            if GRAPHS.captured > graphs:
+                self.weights.pin(name)
+            self.weights.ended(runs)
+            self.weights.collect()
 
     def inside(self, waiting: Sequence[Waiting], batch: Callable[[str, Service], Any]) -> Any:
         """Let ``batch`` run for one of these models while the batch of another stands still.
@@ -217,23 +171,13 @@ class PooledModels(Generic[Service]):
         pooled = self._models[name]
         self._order.serve(name)
         with self.threads.aside(), self._world.standing_still():
-            self._come_inside(name, now)
-            with pooled.space.staying(), self.threads.watched(name):
+            self.weights.come_beside(name, now)
+            with (
+                pooled.space.staying(),
+                self.threads.watched(name),
+                self.weights.reading(name),
+            ):
                 return batch(name, pooled.service)
-
-    def _come_inside(self, name: str, now: float) -> None:
-        hot = self._models[name].hot
-        if (held := self._cache.held.get(name)) is not None:
-            held.last_used = now
-        elif hot is not None:
-            self._act([Waiting(name, now, batches=0)])  # for the next time
-        if hot is not None:
-            self._settle(hot)
-
-    def _settle(self, hot: HotModel) -> None:
-        is_hit = hot.settle()
-        self.counts.hits += is_hit
-        self.counts.misses += not is_hit
 
     def try_out(self, name: str, batch: Callable[[Service], Any]) -> None:
         """:meth:`run` for first batches: what goes on beside a model often begins with them.
@@ -246,55 +190,11 @@ class PooledModels(Generic[Service]):
                 batch(service)
             return tuple(reasons)
 
-        if reasons := self.run(name, run):
+        if reasons := self.run(name, run, learn=True):
             raise NotSharable(f"{name} needs workers of its own: {'; '.join(reasons)}")
-
-    def _is_cached(self, name: str) -> bool:
-        found = self._models.get(name)
-        return found is not None and found.hot is not None
-
-    def _act(self, waiting: Sequence[Waiting]) -> list[Run]:
-        """Let happen what is decided; batches that begin."""
-        self._collect()
-        runs: list[Run] = []
-        for each in self._scheduler.decide(waiting, time.monotonic()):
-            if isinstance(each, Run):
-                runs.append(each)
-            else:
-                self._begin(each)
-        return runs
-
-    def _begin(self, swap: Swap) -> None:
-        self.counts.evictions += len(swap.evict)
-        for name in swap.evict:
-            self._hot_of(name).drop()
-        try:
-            self._coming[swap.model] = swap, self._hot_of(swap.model).swap_in()
-        except (NoRoom, OSError) as error:
-            logger.warning("The weights of %s stay cold: %s", swap.model, error)
-            self._coming[swap.model] = swap, None
-
-    def _collect(self) -> None:
-        """Note which swaps have ended. One that failed is noted when no batch is behind it."""
-        for name, (swap, done) in list(self._coming.items()):
-            if done is None:
-                if not self._cache.held[name].running:
-                    del self._coming[name]
-                    self._scheduler.swap_ended(swap, time.monotonic(), failed=True)
-            elif done.done():
-                del self._coming[name]
-                seconds = done.result()
-                self.counts.swap_s += seconds
-                self._scheduler.swap_ended(swap, time.monotonic(), seconds)
-
-    def _hot_of(self, name: str) -> HotModel:
-        found = self._models[name].hot
-        assert found is not None, "only what has weights is registered with the scheduler"
-        return found
 
     def close(self) -> None:
         """Forget all models; the process is as it was without them."""
         for name in list(self._models):
             self.unregister(name)
-        self._copies.shutdown()
-        self._memory.close()
+        self.weights.close()

@@ -47,7 +47,7 @@ class Report:
         return INTERVAL_S
 
     def _text(self, titles: Mapping[str, str]) -> str:
-        counts, (used, budget) = self._models.counts, self._models.used
+        counts, (used, budget) = self._models.weights.counts, self._models.used
         hot = [titles[name] for name in self._models.by_use if name in titles]
         return json.dumps(
             {

@@ -36,6 +36,23 @@ class NotSharable(Exception):
     """A model needs a process of its own; the message says why."""
 
 
+class Graphs:
+    """How many CUDA graphs this process has captured. They know where weights lie."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+        begin = torch.cuda.CUDAGraph.capture_begin
+
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            self.captured += 1
+            return begin(graph, *args, **kwargs)
+
+        torch.cuda.CUDAGraph.capture_begin = capture_begin  # type: ignore[method-assign]
+
+
+GRAPHS = Graphs()
+
+
 class _Process:
     """What of a process cannot be kept apart, at a moment."""
 
@@ -50,6 +67,7 @@ class _Process:
             if callable(value) and (name, key) not in _KEPT_APART
         }
         self.device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        self.graphs = GRAPHS.captured
 
     def restore(self) -> None:
         """Undo what can be undone, for the models that stay: signals, and what was replaced."""
@@ -101,6 +119,8 @@ def _changes(before: _Process, after: _Process) -> list[str]:
             found.append(f"it replaces {name}.{key}")
     if before.device is not None and after.device != before.device:
         found.append("it chooses a device of its own")
+    if after.graphs > before.graphs:
+        found.append("it captures CUDA graphs")
     return found
 
 

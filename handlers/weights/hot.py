@@ -3,22 +3,22 @@
 The cold copy is mapped and stays; it is the truth, and a weight that has not come is read there.
 A swap copies it in pieces, in the order of the layers, in a thread of its own. After each
 group of layers an event says that these are there; whoever computes lets their weights be
-the hot ones, before a batch or, with :meth:`HotModel.follow`, before each layer of the first one.
-Only the thread that computes changes what a weight is, so no operator sees that half done.
+the hot ones before a batch. Only the thread that computes changes what a weight is, so no operator
+sees that half done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from shunter.handlers.weights.hot_memory import HotMemory
 from shunter.handlers.weights.layout import Record
@@ -83,7 +83,6 @@ class HotModel:
         self._hot = torch.empty(0, dtype=torch.uint8)
         self._swap: Future[float] | None = None
         self._is_over = threading.Event()
-        self._hooks: list[Any] = []
 
     @property
     def is_hot(self) -> bool:
@@ -116,37 +115,13 @@ class HotModel:
             for weight, record in self._groups[self._settled].weights:
                 weight.move(self._hot, record)
             self._settled += 1
-        if self.is_hot:
-            self._unhook()
         return self.is_hot
 
-    def follow(self, models: Sequence[nn.Module]) -> None:
-        """Let each layer wait for its own weights, as long as the swap is on its way.
-
-        Scripts and whatever else hides its layers are not followed: they read what is cold.
-        """
-        group_of = {
-            id(tensor): number
-            for number, group in enumerate(self._groups)
-            for weight, _ in group.weights
-            for tensor in (weight.tensor, *weight.others)
-        }
-        for model in models:
-            for module in model.modules():
-                if isinstance(module, torch.jit.ScriptModule):
-                    continue
-                own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-                found = [group_of[id(each)] for each in own if id(each) in group_of]
-                if found:
-                    self._hooks.append(module.register_forward_pre_hook(self._waiter(max(found))))
-
-    def _waiter(self, number: int) -> Any:
-        def wait(*_: Any) -> None:
-            if self._settled <= number < len(self._groups):
-                self._groups[number].arrived.wait()
-                self.settle()
-
-        return wait
+    @contextlib.contextmanager
+    def reading(self, *, learn: bool = False) -> Iterator[bool]:
+        """Inside, a batch may compute with the weights, wherever they are; says whether all are
+        hot. ``learn`` changes nothing here."""
+        yield self.settle()
 
     def drop(self) -> None:
         """Let the weights be the cold ones and give the memory back. No batch may be running."""
@@ -155,18 +130,20 @@ class HotModel:
         self._is_over.set()
         if not self._swap.cancel():
             self._swap.exception()  # between two pieces it ends
-        self._unhook()
         for group in self._groups[: self._settled]:
             for weight, record in group.weights:
                 weight.move(self._cold, record)
         self._groups, self._settled, self._swap = [], 0, None
+        storage = StorageWeakRef(self._hot.untyped_storage())
         self._hot = torch.empty(0, dtype=torch.uint8)
-        self._memory.give_back(self._address)
+        if storage.expired():
+            self._memory.give_back(self._address)
+        else:  # a handler has kept a view of a weight
+            self._memory.give_back_later(self._address, storage.expired)
 
-    def _unhook(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+    def close(self) -> None:
+        """The model is no more."""
+        self.drop()
 
 
 def _copy(groups: Sequence[Group], source: int, target: int, is_over: threading.Event) -> float:

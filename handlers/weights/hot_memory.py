@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import threading
+from collections.abc import Callable
 
 CHUNK = 2 << 20
 """Bytes that are given out at a time: a huge page, whose entry in the page table is moved whole."""
@@ -60,6 +61,8 @@ class HotMemory:
         """Addresses of the others that nobody has."""
         self._taken: dict[int, int] = {}
         """Address of a range that somebody has -> its chunks."""
+        self._kept: list[tuple[int, Callable[[], bool]]] = []
+        """Ranges among them that were to be given back, and whether nobody refers to them now."""
 
     @property
     def free_bytes(self) -> int:
@@ -74,6 +77,7 @@ class HotMemory:
         """
         count = chunks_of(size)
         with self._lock:
+            self._take_back()
             if count > self._fresh + len(self._free):
                 raise NoRoom(f"{size} bytes, {(self._fresh + len(self._free)) * CHUNK} are free")
             address = self._run(count)
@@ -117,8 +121,23 @@ class HotMemory:
     def give_back(self, address: int) -> None:
         """Of a range that was taken. Nothing may use it any more."""
         with self._lock:
-            count = self._taken.pop(address)
-            self._free += [address + number * CHUNK for number in range(count)]
+            self._give_back(address)
+
+    def _give_back(self, address: int) -> None:
+        count = self._taken.pop(address)
+        self._free += [address + number * CHUNK for number in range(count)]
+
+    def give_back_later(self, address: int, is_unused: Callable[[], bool]) -> None:
+        """The same, as soon as nothing uses it."""
+        with self._lock:
+            self._kept.append((address, is_unused))
+
+    def _take_back(self) -> None:
+        for each in list(self._kept):
+            address, is_unused = each
+            if is_unused():
+                self._kept.remove(each)
+                self._give_back(address)
 
     def trim(self) -> None:
         """Let the host have the pages that nobody uses; they are taken again when they are."""

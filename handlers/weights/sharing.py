@@ -18,7 +18,7 @@ from torch import nn
 from shunter.allocator.memory.host import available_bytes
 from shunter.handlers.weights.files import WeightFile, obtain, sweep
 from shunter.handlers.weights.setting import folder_of
-from shunter.handlers.weights.tensors import Weight, bytes_of, records_of, weights_of
+from shunter.handlers.weights.tensors import CPU, Weight, bytes_of, records_of, weights_of
 
 logger = logging.getLogger("shunter.weights")
 
@@ -65,7 +65,17 @@ def share(models: Sequence[nn.Module], folder: Path) -> Shared | None:
 
     Raises OSError, and nothing has changed then.
     """
-    weights = weights_of(models)
+    found = store(models, folder)
+    if found is not None:
+        move(found.weights, found.file)
+    return found
+
+
+def store(
+    models: Sequence[nn.Module], folder: Path, device: torch.device = CPU
+) -> Shared | None:
+    """The same, but the weights, those on a device, stay where they are."""
+    weights = weights_of(models, device)
     if not weights:
         return None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +86,6 @@ def share(models: Sequence[nn.Module], folder: Path) -> Shared | None:
         return (each.bytes for each in weights)
 
     file = obtain(folder, records, parts, available_bytes())
-    move(weights, file)
     return Shared(file, weights, sum(each.bytes for each in records), everything)
 
 

@@ -55,16 +55,19 @@ class Weight:
 
     @property
     def bytes(self) -> memoryview:
-        """Its bytes, where they are now."""
-        return memoryview(self.in_memory_order.reshape(-1).view(torch.uint8).numpy())
+        """Its bytes, where they are now; of a device a copy."""
+        return memoryview(self.in_memory_order.reshape(-1).view(torch.uint8).cpu().numpy())
 
     def move(self, data: torch.Tensor, record: Record) -> None:
         """Let it be these bytes, which are the same as its own; ``data``: those of all records."""
         flat = data[record.begin : record.end].view(self.tensor.dtype)
         # Strides of dimensions of size 1 say nothing, but stay what they were.
-        moved = flat.as_strided(self.tensor.size(), self.tensor.stride())
+        self.become(flat.as_strided(self.tensor.size(), self.tensor.stride()))
+
+    def become(self, other: torch.Tensor) -> None:
+        """Let it have the memory of a tensor of its type and device."""
         for each in (self.tensor, *self.others):
-            each.data = moved
+            each.data = other
 
 
 def named_tensors(models: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -98,15 +101,18 @@ def _constants(graph: Any) -> Iterator[torch.Tensor]:
             yield from _constants(block)
 
 
-def weights_of(models: Sequence[nn.Module]) -> list[Weight]:
+CPU = torch.device("cpu")
+
+
+def weights_of(models: Sequence[nn.Module], device: torch.device = CPU) -> list[Weight]:
     """What can be moved, each once, in the order of the layers; constants of graphs are the last.
 
-    What has several names is a constant if one of them is.
+    What has several names is a constant if one of them is. Only what is on ``device``.
     """
     found: dict[tuple[object, ...], Weight] = {}
     for tensors, are_constants in ((named_tensors, False), (named_constants, True)):
         for name, tensor in tensors(models):
-            order = _order(tensor)
+            order = _order(tensor) if tensor.device == device else None
             if order is None:
                 continue
             key = (tensor.data_ptr(), tensor.dtype, tensor.size(), tensor.stride())
@@ -156,7 +162,7 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     is_odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_inference()
     if is_odd or tensor.grad_fn is not None or not tensor.numel():
         return None
-    if tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
+    if tensor.dtype not in _DTYPES:
         return None
     if tensor.is_contiguous():
         return tuple(range(tensor.dim()))
@@ -167,7 +173,7 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 def _alone(weights: Sequence[Weight]) -> set[int]:
     """Those whose memory no other one has a part of."""
-    spans = sorted((w.tensor.data_ptr(), len(w.bytes), id(w)) for w in weights)
+    spans = sorted((w.tensor.data_ptr(), w.tensor.nbytes, id(w)) for w in weights)
     together: set[int] = set()
     end, last = 0, 0
     for begin, size, which in spans:

@@ -30,6 +30,8 @@ LOGGER = logging.getLogger("shunter.controller")
 STANDARD_INPUT = 0
 BEAT_S = 1.0
 """A server ends a controller that is silent for several times that."""
+QUIET_S = 10.0
+"""When nothing has changed for so long, a duty cycle comes in ``BEAT_S`` until something does."""
 SWEEP_S = 5.0
 """So often files of weights that no worker maps any more are removed."""
 EXIT_NO_PAGE = 2
@@ -64,6 +66,29 @@ class _Signals:
             return set()
 
 
+class Quiet:
+    """Whether a duty cycle is due. To see that nothing has changed costs a hundredth of one."""
+
+    def __init__(self, page: ControlPage) -> None:
+        self._page = page
+        self._seen: list[bytes] = []
+        self._since_ns = self._worked_ns = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Of what stays as it is, policy knows enough after ``QUIET_S``."""
+        if (seen := self._slots()) != self._seen:
+            self._seen, self._since_ns = seen, now_ns
+        is_quiet = now_ns - self._since_ns >= QUIET_S * 1e9
+        return not is_quiet or now_ns - self._worked_ns >= BEAT_S * 1e9
+
+    def worked(self, now_ns: int) -> None:
+        """A duty cycle began then. What it has written is no news."""
+        self._seen, self._worked_ns = self._slots(), now_ns
+
+    def _slots(self) -> list[bytes]:
+        return [self._page.slot_bytes(slot) for slot in self._page.live_slots()]
+
+
 def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path) -> str:
     """Duty cycles until there is a reason to end, which is returned.
 
@@ -72,9 +97,13 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path)
     """
     owner = page.header().owner_pid
     swept = 0.0
+    quiet = Quiet(page)
     with _Signals() as signals:
         while True:
-            agent.do_work(time.monotonic_ns())
+            now_ns = time.monotonic_ns()
+            if quiet.is_due(now_ns):
+                agent.do_work(now_ns)
+                quiet.worked(now_ns)
             if time.monotonic() - swept >= SWEEP_S:
                 sweep(weights)
                 swept = time.monotonic()
@@ -94,6 +123,7 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path)
                 return "told to end"
             if signal.SIGHUP in arrived and agent.reload():
                 LOGGER.info("settings were read again")
+                quiet = Quiet(page)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -27,8 +27,8 @@ from shunter.plugins.control.settings import Settings, SettingsError, key_digest
 from shunter.plugins.profiling.profiles import ProfileStore
 
 LOGGER = logging.getLogger("shunter.controller")
-_CYCLES_BETWEEN_LOOKS = 50
-"""A new or changed profile is found after so many duty cycles."""
+_LOOK_NS = 5 * 10**9
+"""A new or changed profile is found after so long."""
 _REGISTERED_NS = 60 * 10**9
 """After so long models that settings name should be there."""
 _POLICY, _CLAIMS, _PADDING, _CAPACITY = -1, -2, -3, -4
@@ -50,6 +50,8 @@ class ControllerAgent:
         self._load_settings = load_settings
         self._pid = pid
         self._cycles = 0
+        self._now_ns = 0
+        """Of the duty cycle."""
         self._written: dict[int, Written] = {}
         self._known: dict[int, Known] = {}
         self._seen: dict[int, Observed] = {}
@@ -95,6 +97,7 @@ class ControllerAgent:
 
     def do_work(self, now_ns: int) -> int:
         """One duty cycle. Returns the number of slots whose commands it wrote, 0 when idle."""
+        self._now_ns = now_ns
         live = self._page.live_slots()
         known = self._written.keys() | self._known.keys() | self._complaints.keys()
         for gone in known - {*live, *_ABOUT}:
@@ -231,10 +234,10 @@ class ControllerAgent:
         """One slot as policy sees it; only what changes all the time is read every time."""
         sequence = self._page.identity_sequence(slot)
         known = self._known.get(slot)
-        if known is None or known.sequence != sequence or self._cycles >= known.look_again:
+        if known is None or known.sequence != sequence or self._now_ns >= known.look_again_ns:
             identity = self._page.read_identity(slot)
             profile = self._profiles.of(identity.archive)
-            again = self._cycles + _CYCLES_BETWEEN_LOOKS
+            again = self._now_ns + _LOOK_NS
             known = self._known[slot] = Known(sequence, identity, profile, again)
         identity = known.identity
         return Observed(

@@ -105,7 +105,7 @@ class Known:
     sequence: int
     identity: SlotIdentity
     profile: Profile | None
-    look_again: int
+    look_again_ns: int
 
 
 @dataclass(slots=True)

@@ -81,7 +81,8 @@ class PoolSettings:
     workers: int = number(1, 1, 64)
     """Such processes. A model has a worker in each of them."""
     hot_mb: int = number(0, 0, 1 << 20)
-    """Memory of each for weights that are in use; 0: its share of a half of what is free."""
+    """Memory of each for weights that are in use, of its GPU where it has one; 0: its share of a
+    half of what is free."""
     threads: int = number(0, 0, 1024)
     """Of an operator in each of them; 0: its share of the CPUs."""
     cores: str | None = Field(

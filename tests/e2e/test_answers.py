@@ -55,7 +55,8 @@ def test_bodies_of_all_sizes_arrive_whole_and_each_in_its_place(serve, wait_unti
     """Also in forms, and in batches of small and large ones."""
     model = serve("ordered", batch_size=8)
     gate, _ = model.hold()
-    loads = [_text(size) for size in (2, 16_000, 17_000, 70_000, 300, 262_144, 1_000_000, 6_400_000)]
+    sizes = (2, 16_000, 17_000, 70_000, 300, 262_144, 1_000_000, 6_400_000)
+    loads = [_text(size) for size in sizes]
     bodies = [model.wrap({"id": f"q{i}", "load": load}) for i, load in enumerate(loads)]
     header = {"Content-Type": kind}
     if kind == "form":

@@ -12,50 +12,29 @@ import logging
 import os
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from ts.service import Service
 
 from shunter.allocator.memory.scheduling import Waiting
-from shunter.handlers.placement import allocation, gentle
+from shunter.handlers.placement import allocation
 from shunter.handlers.pool.models import PooledModels
 from shunter.handlers.pool.reception import Reception, Seat
 from shunter.handlers.pool.report import Report
-from shunter.handlers.pool.seat import POOL, RUNTIME
 from shunter.handlers.pool.sharable import NotSharable
 from shunter.handlers.pool.thread_state import set_aside
 from shunter.handlers.torchserve.connection import DIED
 from shunter.handlers.torchserve.inbox import Disconnected
-from shunter.handlers.torchserve.output import LINES
 from shunter.handlers.torchserve.pool.links import Links, OfLink
 from shunter.handlers.torchserve.pool.passing import Passing
 from shunter.handlers.torchserve.pool.pooled import Kind, PooledWorker
 from shunter.handlers.torchserve.pool.speaking import Speaker
 from shunter.handlers.torchserve.receive import LOAD
-from shunter.handlers.torchserve.serving import log_lines, use_threads
-from shunter.handlers.weights.setting import folder_of
 
 PATIENCE_S = 30.0
 """A process whose first seat has not come by then was started for one that is gone."""
 
 logger = logging.getLogger("shunter.pool")
-
-
-def run(reception: Reception, threads: int, hot: int, environ: Mapping[str, str]) -> int:
-    """Serve until the last seat has gone; return the exit status. ``hot``: bytes of hot memory."""
-    log_lines()
-    LINES.start()  # else it would be taken for a thread of the model that logs first
-    use_threads(threads)
-    weights = folder_of(environ)
-    assert weights is not None, "who belongs to no server has no seats"
-    models = PooledModels[Service](weights, hot)
-    report = Report(Path(environ[RUNTIME]), int(environ[POOL]), models)
-    PoolProcess(reception, models, report).serve()
-    report.remove()
-    gentle.leave()
-    LINES.flush()
-    os._exit(0)  # taking the models down one by one would take longer, and gives nothing back
 
 
 def worker_of(said: PooledWorker | OfLink | None) -> PooledWorker | None:
@@ -248,7 +227,9 @@ class PoolProcess:
 
     def _that_pass(self) -> list[Waiting]:
         return [
-            Waiting(name, each.since) for name, each in self._batches.items() if each.may_pass
+            Waiting(name, each.since)
+            for name, each in self._batches.items()
+            if each.may_pass and self._models.weights.may_come_beside(name)
         ]
 
     def _run_inside(self, waiting: Sequence[Waiting]) -> None:

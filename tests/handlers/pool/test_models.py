@@ -1,20 +1,23 @@
 """Models of one worker whose weights do not all fit into its hot memory."""
 
+import importlib.util
 import os
 import random
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from ts.model_loader import ModelLoaderFactory
 
 from shunter.allocator.memory.devices import DoesNotFit
 from shunter.allocator.memory.scheduling import Waiting
 from shunter.handlers.pool.models import PooledModels
-from shunter.handlers.pool.sharable import NotSharable
+from shunter.handlers.pool.sharable import GRAPHS, NotSharable
 from shunter.handlers.pool.space import SpaceError
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.weights import hot
@@ -104,7 +107,8 @@ def test_every_answer_is_of_the_right_model_wherever_its_weights_are(pool, model
         name = random.choice(sorted(models))
         assert torch.equal(pool.run(name, ask), models[name])
         held.add(frozenset(pool.hot))
-        assert pool._cache.used + pool._memory.free_bytes == pool._cache.budget
+        used, budget = pool.used
+        assert used + pool.weights._place.memory.free_bytes == budget
     assert len(held) > 3, "models have come and gone"
     assert not pool.hot >= set(models)
 
@@ -115,7 +119,7 @@ def test_a_model_that_is_forgotten_leaves_its_memory_and_its_file(pool, models, 
     for name in ("a", "b", "d"):  # two that are hot or coming, and one that is not
         pool.unregister(name)
     assert not pool.hot
-    assert pool._memory.free_bytes == 5 * CHUNK
+    assert pool.weights._place.memory.free_bytes == 5 * CHUNK
     with pytest.raises(KeyError):
         pool.run("a", ask)
     register(pool, tmp_path / "a", "a")
@@ -191,7 +195,7 @@ def served(pool, waiting):
 def test_strict_batches_go_first_then_the_least_recently_served(pool, models):
     for name in ("b", "e"):
         pool.run(name, ask)
-    pool._scheduler.rules = replace(pool._scheduler.rules, ageing_s=0)
+    pool.weights._scheduler.rules = replace(pool.weights._scheduler.rules, ageing_s=0)
     now = time.monotonic()
     waiting = [Waiting(name, now, name in "cd") for name in "becd"]
     found = served(pool, waiting)
@@ -231,6 +235,7 @@ def test_what_goes_on_after_a_first_batch_is_seen(pool, models):
 
 
 STATEFUL = """
+import importlib.util
 import os
 import random
 
@@ -315,11 +320,11 @@ def test_weights_of_what_stands_still_stay_and_those_that_pass_come(pool, models
     pool.run("a", ask)
 
     def low(service):
-        held = pool._cache.held["a"]
+        held = pool.weights.cache.held["a"]
         for name in ("b", "c", "e", "d", "b"):
             found = pool.inside([Waiting(name, 0.0)], lambda name, service: (name, ask(service)))
             assert found[0] == name and torch.equal(found[1], models[name])
-            assert pool._cache.held["a"] is held
+            assert pool.weights.cache.held["a"] is held
         return ask(service)
 
     assert torch.equal(pool.run("a", low), models["a"])
@@ -329,3 +334,95 @@ def test_weights_of_what_stands_still_stay_and_those_that_pass_come(pool, models
 def test_nothing_runs_in_the_midst_of_nothing(pool, models):
     with pytest.raises(SpaceError):
         pool.inside([Waiting("a", 0.0)], lambda name, service: ask(service))
+
+
+# ---- on a device, where nothing is read that is not there
+
+
+def _lazy():
+    path = Path(__file__).parents[1] / "weights/lazy_device.py"
+    spec = importlib.util.spec_from_file_location("lazy_device", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Lazy
+
+
+Lazy = _lazy()
+
+
+class Small(Lazy):
+    """It has less memory than one is told."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.left, self.given = size, []
+
+    def empty(self, size):
+        self.given = [each for each in self.given if not each.expired()]
+        if len(self.given) == self.left:
+            raise torch.OutOfMemoryError("full")
+        found = super().empty(size)
+        self.given.append(StorageWeakRef(found.untyped_storage()))
+        return found
+
+
+def on_device(folder, driver, chunks=5):
+    pool = PooledModels(folder / "weights", chunks * CHUNK, driver=driver)
+    answers = {}
+    for seed, (name, layers) in enumerate(SIZES.items()):
+        register(pool, archive(folder / name, seed, layers), name)
+        pool.try_out(name, ask)
+        answers[name] = right(seed, layers)
+    return pool, answers
+
+
+@pytest.mark.parametrize("make", [Lazy, lambda: Small(1), lambda: Small(2)])
+def test_every_answer_is_right_where_weights_must_be_there(tmp_path, make):
+    pool, answers = on_device(tmp_path, make())
+    random.seed(4)
+    for _ in range(100):
+        if random.random() < 0.3:
+            pool.expect(random.sample(sorted(answers), 2))
+        if random.random() < 0.5:
+            names = random.sample(sorted(answers), 3)
+            name = pool.next_of([Waiting(each, time.monotonic()) for each in names])
+        else:
+            name = random.choice(sorted(answers))
+        assert torch.equal(pool.run(name, ask), answers[name])
+    assert pool.weights.counts.evictions
+    pool.close()
+
+
+def test_who_passes_on_a_device_needs_room_beside_who_stands_still(tmp_path):
+    pool, answers = on_device(tmp_path, Lazy())  # d has three chunks of five, a and c have two
+
+    def stand(_):
+        assert [pool.weights.may_come_beside(each) for each in "abc"] == [True] * 3
+        pool.inside([Waiting("a", time.monotonic())], lambda _, other: found.append(ask(other)))
+
+    found = []
+    pool.run("d", stand)
+    assert torch.equal(found[0], answers["a"])
+    pool.close()
+
+
+def test_a_model_larger_than_the_device_needs_a_process_of_its_own(tmp_path):
+    pool = PooledModels(tmp_path / "weights", 2 * CHUNK, driver=Lazy())
+    with pytest.raises(NotSharable, match="bytes"):
+        register(pool, archive(tmp_path / "d", 1, 5), "d")
+    pool.close()
+
+
+def test_who_captures_a_graph_stays_where_it_is(tmp_path):
+    pool, answers = on_device(tmp_path, Lazy())
+
+    def captures(service):
+        GRAPHS.captured += 1
+        return ask(service)
+
+    pool.run("b", captures)
+    for _ in range(5):
+        for name in "acd":
+            assert torch.equal(pool.run(name, ask), answers[name])
+            assert "b" in pool.hot
+    pool.close()

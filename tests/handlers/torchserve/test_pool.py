@@ -16,7 +16,7 @@ from shunter.handlers.placement.placement import PlacementError
 from shunter.handlers.pool import seat
 from shunter.handlers.pool.handover import TUNABLES, UNBEGUN
 from shunter.handlers.sample import Sample
-from shunter.handlers.torchserve.pool import worker
+from shunter.handlers.torchserve.pool import part, worker
 from shunter.handlers.torchserve.pool.pooled import is_resident
 from shunter.nic_frontend import build
 from shunter.plugins.host import WorkerFailed
@@ -407,7 +407,7 @@ def test_a_process_forgets_the_model_of_the_seat_that_has_started_it(monkeypatch
 )
 def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert worker.threads_of(environ) == threads
+    assert part.threads_of(environ) == threads
 
 
 @pytest.mark.parametrize(
@@ -427,12 +427,12 @@ def test_threads_are_those_that_are_said_or_a_share_of_the_cpus(environ, threads
 )
 def test_cores_of_the_pool_are_divided_among_its_processes(environ, cores, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert (worker.cores_of(environ), worker.threads_of(environ)) == (cores, threads)
+    assert (part.cores_of(environ), part.threads_of(environ)) == (cores, threads)
 
 
 def test_cores_of_the_pool_that_make_no_sense_are_refused():
     with pytest.raises(PlacementError, match="SHUNTER_POOL_CORES"):
-        worker.cores_of({"SHUNTER_POOL_CORES": "3-1"})
+        part.cores_of({"SHUNTER_POOL_CORES": "3-1"})
 
 
 @pytest.mark.parametrize(
@@ -453,8 +453,19 @@ def test_the_archive_says_whether_its_weights_stay(tmp_path, config, resident):
     assert is_resident(tmp_path) is resident
 
 
-def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(worker, "available_bytes", lambda: 8e9)
-    assert worker.hot_bytes({}) == 4e9
-    assert worker.hot_bytes({"SHUNTER_POOL_WORKERS": "2"}) == 2e9
-    assert worker.hot_bytes({"SHUNTER_POOL_WORKERS": "2", "SHUNTER_POOL_HOT_MB": "3"}) == 3e6
+@pytest.mark.parametrize(
+    ("workers", "said", "places", "hot"),
+    [
+        ("", "", 1, 4e9),
+        ("2", "", 1, 2e9),
+        ("2", "3", 1, 3e6),
+        ("2", "", 2, 4e9),
+        ("3", "", 2, 2e9),
+        ("1", "", 8, 4e9),
+        ("2", "", 0, 2e9),
+    ],
+)
+def test_hot_memory_is_what_is_said_or_a_share_of_what_is_free(workers, said, places, hot):
+    """``places``: GPUs."""
+    environ = {"SHUNTER_POOL_WORKERS": workers, "SHUNTER_POOL_HOT_MB": said}
+    assert part.hot_bytes(environ, 8e9, places) == hot

@@ -67,12 +67,10 @@ class Layers(nn.Module):
         super().__init__()
         torch.manual_seed(2)
         self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(4))
-        self.ran = []
 
     def forward(self, x):
-        for number, layer in enumerate(self.layers):
+        for layer in self.layers:
             x = layer(x)
-            self.ran.append(number)
         return x
 
 
@@ -149,25 +147,22 @@ def test_what_has_come_is_hot_and_the_rest_is_read_cold(model, expected, monkeyp
     assert coming.settle()
 
 
-def test_the_first_layers_run_before_the_last_ones_have_come(model, expected, monkeypatch):
-    net, coming, _ = model
-    gate = Gate(monkeypatch)
-    coming.swap_in()
-    coming.follow([net])
-    first = coming._groups[0]
-    waits = threading.Event()
-    last = coming._groups[1].arrived
-    wait = last.wait
-    last.wait = lambda: (waits.set(), wait())
-    with ThreadPoolExecutor(1) as computes:
-        answer = computes.submit(torch.no_grad()(net), INPUT)
-        gate.open(-(-(first.end - first.begin) // hot.PIECE))
-        assert waits.wait(60)
-        assert net.ran == [0], "the first layer has run, the second waits for its weights"
-        gate.open()
-        assert torch.equal(answer.result(60), expected)
+def test_what_a_handler_keeps_of_hot_weights_stays_what_it_is(model):
+    """Their memory is given to others when nobody refers to it any more."""
+    net, coming, memory = model
+    coming.swap_in().result(60)
     assert coming.settle()
-    assert not any(module._forward_pre_hooks for module in net.modules())
+    kept, was = net.layers[0].weight.t(), net.layers[0].weight.detach().clone()
+    coming.drop()
+    assert memory.free_bytes == CHUNK
+    with pytest.raises(NoRoom):
+        coming.swap_in()
+    assert torch.equal(kept, was.t())
+    del kept
+    coming.swap_in().result(60)
+    assert coming.settle()
+    coming.drop()
+    assert memory.free_bytes == 4 * CHUNK
 
 
 def test_a_swap_that_is_dropped_on_its_way_ends_and_gives_its_memory_back(

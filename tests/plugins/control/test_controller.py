@@ -593,3 +593,34 @@ def test_it_starts_without_the_heavy_packages(tmp_path):
 
 def test_the_page_has_room_for_every_configuration():
     assert MAX_GROUPS <= GROUP_COUNT
+
+
+def test_what_stays_as_it_is_is_looked_at_once_a_second(page, poke, add_model):
+    add_model(1)
+    quiet, at = controller.Quiet(page), []
+    for tenth in range(300):
+        if tenth == 200:
+            poke(1, "arrivals", 1)
+        now_ns = 5 * 10**9 + tenth * 10**8
+        if quiet.is_due(now_ns):
+            poke(1, "command_sequence", tenth)  # as a duty cycle may
+            quiet.worked(now_ns)
+            at.append(tenth)
+    assert at[:101] == [*range(100), 109]
+    assert [each for each in at if 101 <= each < 200] == [*range(109, 200, 10)]
+    assert at[-100:] == [*range(200, 300)]
+
+
+def test_other_models_are_news(page, add_model, poke):
+    quiet = controller.Quiet(page)
+    assert quiet.is_due(0)
+    quiet.worked(0)
+    for second in range(1, 30):
+        assert quiet.is_due(second * 10**9)
+        quiet.worked(second * 10**9)
+    assert not quiet.is_due(int(29.5e9))
+    add_model(3)
+    assert quiet.is_due(int(29.6e9))
+    quiet.worked(int(29.6e9))
+    poke(3, "slot_state", 0)
+    assert quiet.is_due(int(29.7e9))

@@ -109,7 +109,7 @@ final class DispatchState {
             lastStrictNs = entry.arrivalNs;
         }
         if (refusal != null) {
-            entry.stage = Entry.Stage.DONE; // its closing connection is not a client that left
+            entry.end(); // its closing connection is not a client that left
             telemetry.rejected(entry, refusal.status(), refusal.text());
         } else {
             accept(entry);
@@ -139,7 +139,7 @@ final class DispatchState {
 
     void abandoned(final Entry entry, final Effects effects) {
         if (entry.stage == Entry.Stage.NEW) {
-            entry.stage = Entry.Stage.DONE;
+            entry.end();
             telemetry.abandoned(entry);
         } else if (entry.stage == Entry.Stage.QUEUED) {
             queue.remove(entry, Entry.Stage.DONE);

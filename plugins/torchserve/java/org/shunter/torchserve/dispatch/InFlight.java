@@ -174,6 +174,7 @@ final class InFlight {
             for (int i = batch.size() - 1; i >= 0; i--) {
                 final Entry entry = batch.entries.get(i);
                 if (entry.stage == Entry.Stage.EXPIRED) {
+                    entry.end();
                     continue;
                 }
                 entry.deaths += begun && loss.isDeath() ? 1 : 0;

@@ -56,7 +56,7 @@ final class RequestFailures {
             final Loss loss,
             final Effects effects) {
         assert Thread.holdsLock(lock);
-        entry.stage = Entry.Stage.DONE;
+        entry.end();
         final boolean isPoison = Loss.isPoison(entry);
         final String why =
                 isPoison
@@ -84,7 +84,7 @@ final class RequestFailures {
             final String text,
             final Effects effects) {
         for (final Entry entry : entries) {
-            entry.stage = Entry.Stage.DONE;
+            entry.end();
             telemetry.failed(entry, status, text);
             effects.refuse(entry, status, text);
         }

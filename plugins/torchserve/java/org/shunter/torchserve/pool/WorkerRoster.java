@@ -43,7 +43,7 @@ final class WorkerRoster {
         final int index = takeIndex();
         final int pool = served.poolOf(index);
         final Worker worker =
-                new Worker(host, served, group, host.nextAddress(), nextGpu(group), pool);
+                new Worker(host, served, group, host.nextAddress(), nextGpu(group, pool), pool);
         group.add(worker);
         host.execute(worker::start);
         LOGGER.debug("{} started", worker);
@@ -69,7 +69,8 @@ final class WorkerRoster {
         }
     }
 
-    private int nextGpu(final WorkerGroup<Worker> group) {
+    /** A process of the pool has one GPU, for all its models. */
+    private int nextGpu(final WorkerGroup<Worker> group, final int pool) {
         if (served.placed(group.config()).device() != null) {
             return 0;
         }
@@ -78,10 +79,13 @@ final class WorkerRoster {
             return -1;
         }
         if (model.isHasCfgDeviceIds()) {
-            final int index = model.getGpuCounter().getAndAccumulate(1, (p, s) -> (p + s) % count);
+            final int index =
+                    pool >= 0
+                            ? pool % count
+                            : model.getGpuCounter().getAndAccumulate(1, (p, s) -> (p + s) % count);
             return model.getDeviceIds().get(index);
         }
-        return host.nextGpu(count);
+        return pool >= 0 ? pool % count : host.nextGpu(count);
     }
 
     /** Take the youngest worker out of its group; it finishes its batches and ends. */

@@ -10,7 +10,7 @@ import java.util.Map;
 import org.pytorch.serve.job.Job;
 import org.pytorch.serve.job.RestJob;
 import org.pytorch.serve.util.messages.RequestInput;
-import org.shunter.torchserve.requests.ReceivedBody;
+import org.shunter.torchserve.stock.ReceivedBody;
 import org.shunter.torchserve.stock.StockFields;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;

@@ -4,6 +4,7 @@ import org.pytorch.serve.job.Job;
 import org.pytorch.serve.util.messages.WorkerCommands;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.forming.Rerun;
+import org.shunter.torchserve.stock.ReceivedBody;
 
 /** A request on its way: waiting, in a batch, or done. All fields are guarded by its dispatcher. */
 public final class Entry {
@@ -50,6 +51,12 @@ public final class Entry {
         this.arrivalNs = arrivalNs;
         this.deadlineNs = deadlineNs;
         this.rerun = rerun;
+    }
+
+    /** It never runs again, and no worker reads it. */
+    public void end() {
+        stage = Stage.DONE;
+        ReceivedBody.release(job);
     }
 
     /** Nobody waits for an answer to it any more. */

@@ -8,7 +8,6 @@ import java.util.PriorityQueue;
 import java.util.function.Predicate;
 import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
-import org.shunter.torchserve.requests.ReceivedBody;
 
 /**
  * The waiting requests of one model: earliest deadline first inside a class, arrival order between
@@ -81,7 +80,7 @@ public final class RequestQueue {
         assert Thread.holdsLock(lock);
         entry.stage = to;
         if (to == Entry.Stage.DONE) {
-            ReceivedBody.release(entry.job);
+            entry.end();
         }
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]--;
@@ -205,10 +204,7 @@ public final class RequestQueue {
     public void giveUp(final RequestClass requestClass, final int count, final List<Entry> given) {
         final int from = given.size();
         take(requestClass, count, given);
-        for (final Entry entry : given.subList(from, given.size())) {
-            entry.stage = Entry.Stage.DONE;
-            ReceivedBody.release(entry.job);
-        }
+        given.subList(from, given.size()).forEach(Entry::end);
     }
 
     /** Take out every request of a class that cannot be answered in time any more. */

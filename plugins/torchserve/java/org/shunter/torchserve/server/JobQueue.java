@@ -14,8 +14,8 @@ import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.Answers;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Refusal;
-import org.shunter.torchserve.requests.ReceivedBody;
 import org.shunter.torchserve.settings.ModelSettings;
+import org.shunter.torchserve.stock.ReceivedBody;
 import org.shunter.torchserve.stock.StockFields;
 
 /**

@@ -18,7 +18,7 @@ import org.pytorch.serve.job.Job;
 import org.pytorch.serve.util.messages.InputParameter;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
-import org.shunter.torchserve.requests.ReceivedBody;
+import org.shunter.torchserve.stock.ReceivedBody;
 import org.shunter.torchserve.stock.StockFields;
 
 /**

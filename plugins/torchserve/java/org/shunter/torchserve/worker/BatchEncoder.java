@@ -11,7 +11,7 @@ import org.pytorch.serve.util.messages.ModelLoadModelRequest;
 import org.pytorch.serve.util.messages.RequestInput;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.queue.Entry;
-import org.shunter.torchserve.requests.ReceivedBody;
+import org.shunter.torchserve.stock.ReceivedBody;
 
 /**
  * Writes TorchServe's worker protocol: big-endian, strings as length and bytes, lists ended by -1.

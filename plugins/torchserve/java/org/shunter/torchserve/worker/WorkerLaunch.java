@@ -72,6 +72,10 @@ public record WorkerLaunch(
             if (pools.cores() != null) {
                 more.put("SHUNTER_POOL_CORES", pools.cores());
             }
+            final int gpus = host.config().getNumberOfGpu();
+            if (gpus > 0 && placed.device() == null) {
+                more.put("SHUNTER_POOL_GPU", Integer.toString(pool % gpus));
+            }
             more.put("SHUNTER_CLASS", served.settings().defaultClass().label());
             more.put("SHUNTER_MODEL_VERSION", model.getVersion());
         }

@@ -23,7 +23,7 @@ import org.shunter.torchserve.dispatch.TestModel;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.queue.Entry;
-import org.shunter.torchserve.requests.ReceivedBody;
+import org.shunter.torchserve.stock.ReceivedBody;
 
 /** The buffer of a batch. */
 class BatchEncoderTest {

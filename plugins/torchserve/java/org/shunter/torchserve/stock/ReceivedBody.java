@@ -1,4 +1,4 @@
-package org.shunter.torchserve.requests;
+package org.shunter.torchserve.stock;
 
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufUtil;
@@ -25,8 +25,11 @@ public final class ReceivedBody extends InputParameter {
     /** The heap's collector does not know of this memory; above it bodies go to the heap again. */
     private static final long MOST_HELD = PlatformDependent.maxDirectMemory() / 4;
 
-    /** A body in smaller pieces would keep more memory than it has bytes. */
+    /** On average, at least; smaller ones are cheaper to copy than to hand on. */
     private static final int LEAST_PIECE_BYTES = 4 << 10;
+
+    /** Of the buffer that a piece may keep, however small it is. */
+    private static final int BUFFER_BYTES = 64 << 10;
 
     private static final AtomicLong HELD = new AtomicLong();
     private static final Cleaner CLEANER = Cleaner.create();
@@ -39,8 +42,9 @@ public final class ReceivedBody extends InputParameter {
     public ReceivedBody(final String name, final CharSequence contentType, final ByteBuf bytes) {
         super(name, NONE, contentType);
         this.bytes = bytes;
-        HELD.addAndGet(bytes.readableBytes());
-        end = CLEANER.register(this, new Release(bytes, bytes.readableBytes()));
+        final long kept = kept(bytes);
+        HELD.addAndGet(kept);
+        end = CLEANER.register(this, new Release(bytes, kept));
     }
 
     /** Whether a body is one that should not be copied. */
@@ -50,10 +54,16 @@ public final class ReceivedBody extends InputParameter {
                 && body.isDirect()
                 && (!(body instanceof CompositeByteBuf pieces)
                         || (long) pieces.numComponents() * LEAST_PIECE_BYTES <= size)
-                && HELD.get() + size <= MOST_HELD;
+                && HELD.get() + kept(body) <= MOST_HELD;
     }
 
-    /** Bytes of all bodies that were not given back. */
+    /** Bytes of the buffers that a body lies in, at most. */
+    private static long kept(final ByteBuf body) {
+        final int pieces = body instanceof CompositeByteBuf whole ? whole.numComponents() : 1;
+        return Math.max(body.readableBytes(), (long) pieces * BUFFER_BYTES);
+    }
+
+    /** Bytes of the buffers of all bodies that were not given back. */
     static long held() {
         return HELD.get();
     }
@@ -100,10 +110,10 @@ public final class ReceivedBody extends InputParameter {
     }
 
     /** Must not know the body itself, which else would never be unreachable. */
-    private record Release(ByteBuf bytes, int size) implements Runnable {
+    private record Release(ByteBuf bytes, long kept) implements Runnable {
         @Override
         public void run() {
-            HELD.addAndGet(-size);
+            HELD.addAndGet(-kept);
             bytes.release();
         }
     }
