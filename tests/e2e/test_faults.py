@@ -23,7 +23,7 @@ def _restarted(model, before):
 
 
 def test_a_large_body_runs_once_more_when_its_worker_dies(serve):
-    model = serve(initial_workers=1, batch_size=2)
+    model = serve("ordered", initial_workers=1, batch_size=2)
     loads = [random.Random(i).randbytes(100_000).hex() for i in range(3)]
     gate, [held] = model.hold(load=loads[0])
     waiting = [model.queue(f"q{i}", load=loads[i]) for i in (1, 2)]

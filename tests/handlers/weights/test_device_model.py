@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -95,6 +96,13 @@ class Tied(Chain):
 def attention():
     torch.manual_seed(1)
     return nn.TransformerEncoderLayer(64, 4, 64, batch_first=True).eval()
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """No other test of this process has compiled or scripted anything."""
+    monkeypatch.delitem(sys.modules, device_model._COMPILER, raising=False)
+    monkeypatch.setattr(torch.jit._state, "_python_cu", torch._C.CompilationUnit())
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +204,7 @@ def test_scripts_and_compilers_wait_for_everything(tmp_path, monkeypatch):
     other = Chain()
     model, driver = brought(other, tmp_path)
     learn(model, other)
-    monkeypatch.setitem(__import__("sys").modules, device_model._COMPILER, object())
+    monkeypatch.setitem(sys.modules, device_model._COMPILER, object())
     model.swap_in()
     with model.reading():
         assert driver.done == len(driver.begun)
