@@ -133,8 +133,7 @@ class DeviceModel:
             for model in self._modules
             for each in model.modules()
         )
-        are_others = torch.jit._state._python_cu.get_functions()  # scripts that are no modules
-        return bool(self._seen) and not (are_scripts or are_others or _COMPILER in sys.modules)
+        return bool(self._seen) and not (are_scripts or _has_compiled())
 
     @staticmethod
     def _mark(now: _Coming, number: int) -> Any:
@@ -177,6 +176,12 @@ class DeviceModel:
         for weight, shape in zip(self._weights, self._shapes, strict=True):
             nothing = torch.zeros((), dtype=weight.tensor.dtype, device=self._memory.driver.device)
             weight.become(nothing.expand(shape))
+
+
+def _has_compiled() -> bool:
+    """Whether this process may run kernels that are no model's operators."""
+    functions = torch.jit._state._python_cu.get_functions()  # scripts that are no modules
+    return bool(functions) or _COMPILER in sys.modules
 
 
 def _copy(now: _Coming, cold: torch.Tensor, driver: Driver) -> float:
