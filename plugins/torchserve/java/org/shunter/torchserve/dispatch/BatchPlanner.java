@@ -280,6 +280,9 @@ final class BatchPlanner {
                 free.add(worker);
             }
         }
+        if (sharing.pool.isUsed()) {
+            sharing.pool.choose(free, requestClass, now);
+        }
         if (free.size() > 1) {
             free.sort(Comparator.comparingLong(worker -> current.preference(worker, requestClass)));
         }

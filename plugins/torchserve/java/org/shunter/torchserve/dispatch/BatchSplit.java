@@ -90,7 +90,7 @@ final class BatchSplit {
         for (int i = 0; i < caps.length; i++) {
             final BatchWorker worker = helpers.get(i);
             caps[i] = current.cap(worker, requestClass);
-            fixed[i] = forecast.busyNs(worker, now) + forecast.fixedNs(worker);
+            fixed[i] = forecast.busyNs(worker, now) + worker.waitNs + forecast.fixedNs(worker);
             if (isUrgent && i >= tier.size()) { // it may end later than predicted
                 fixed[i] += forecast.cautionNs(worker);
             }

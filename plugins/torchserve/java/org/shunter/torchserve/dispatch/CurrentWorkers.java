@@ -5,6 +5,7 @@ import java.util.List;
 import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.Commands;
+import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.WorkerState;
@@ -90,6 +91,16 @@ final class CurrentWorkers {
         return worker.state == WorkerState.READY && serves(worker, requestClass);
     }
 
+    /** Whether another worker is ready for the class, too. */
+    boolean isOneOfSeveral(final BatchWorker worker, final RequestClass requestClass) {
+        for (final BatchWorker other : workers) {
+            if (other != worker && isReadyFor(other, requestClass)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** Workers with a lower number are filled first. */
     long preference(final BatchWorker worker, final RequestClass requestClass) {
         return commands.preference(worker.group.index, requestClass);
@@ -98,8 +109,8 @@ final class CurrentWorkers {
     /**
      * Largest batch of a class for a worker: its cap, scaled by the group's weight. The requests of
      * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it;
-     * without an SLO, at most what a request takes that runs alone. So it is in the pool for other
-     * models if more requests come than can be served.
+     * without an SLO, at most what a request takes that runs alone. So it is beside other models
+     * in a pool of one process if more requests come than can be served.
      */
     int cap(final BatchWorker worker, final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
@@ -111,7 +122,7 @@ final class CurrentWorkers {
             final long mostNs = sloNs > 0 ? sloNs / 2 : forecast.batchNs(worker, 1);
             cap = Math.min(cap, forecast.sizeAdding(worker, mostNs));
         }
-        if (floods(worker, requestClass)) {
+        if (floods(worker, requestClass) && !isOneOfSeveral(worker, requestClass)) {
             cap = Math.min(cap, forecast.sizeAdding(worker, forecast.batchNs(worker, 1)));
         }
         return (int) Math.max(1, cap);
@@ -136,6 +147,15 @@ final class CurrentWorkers {
             }
         }
         return soonest == Entry.NEVER ? 0 : soonest;
+    }
+
+    /** Predicted time of all batches that a worker holds. */
+    long workNs(final BatchWorker worker) {
+        long workNs = 0;
+        for (final Batch batch : worker.inFlight) {
+            workNs += forecast.batchNs(worker, batch.size());
+        }
+        return workNs;
     }
 
     /** Shortest predicted latency of a request that runs alone. */

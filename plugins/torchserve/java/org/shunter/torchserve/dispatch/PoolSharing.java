@@ -1,6 +1,7 @@
 package org.shunter.torchserve.dispatch;
 
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.Commands;
@@ -17,6 +18,8 @@ import org.shunter.torchserve.queue.RequestQueue;
  */
 final class PoolSharing {
     private static final long OTHERS_MEMORY_NS = 10_000_000_000L;
+    private static final Comparator<BatchWorker> SOONEST =
+            Comparator.comparingLong(worker -> worker.waitNs);
 
     private final Object lock;
     private final RequestQueue queue;
@@ -80,7 +83,7 @@ final class PoolSharing {
     /** A decision begins. */
     void begin(final long now) {
         for (final Part part : parts) {
-            part.taker.begin(batches(part.room), now);
+            part.taker.begin(batches(part.room), workNs(part.room), now);
         }
     }
 
@@ -91,6 +94,30 @@ final class PoolSharing {
             batches += worker.room == room ? worker.inFlight.size() : 0;
         }
         return batches;
+    }
+
+    /** Predicted time of these batches. */
+    private long workNs(final PoolRoom room) {
+        long workNs = 0;
+        for (final BatchWorker worker : sent) {
+            workNs += worker.room == room ? current.workNs(worker) : 0;
+        }
+        return workNs;
+    }
+
+    /**
+     * The workers in whose processes the least is before their batches come first; who floods the
+     * pool leaves one to the others, which would wait for its long batches everywhere.
+     */
+    void choose(final List<BatchWorker> free, final RequestClass requestClass, final long now) {
+        for (final BatchWorker worker : free) {
+            worker.waitNs = worker.room == null ? 0 : takerOf(worker).waitNs(requestClass, now);
+        }
+        free.sort(SOONEST);
+        if (!free.isEmpty() && current.isOneOfSeveral(free.get(0), requestClass)
+                && current.floods(free.get(0), requestClass)) {
+            free.remove(free.size() - 1);
+        }
     }
 
     /** Whether other models of the pool were asked lately, for a class or for one that goes before it. */
@@ -146,6 +173,7 @@ final class PoolSharing {
             final boolean free = batches == 0 && !gone;
             part.taker.settle(
                     batches,
+                    workNs(part.room),
                     free && couldStart(part.room, RequestClass.STRICT),
                     free && couldStart(part.room, RequestClass.BEST_EFFORT),
                     now,

@@ -125,6 +125,16 @@ public final class PoolRoom {
         return free;
     }
 
+    /** Predicted time of what goes before a batch. */
+    long waitNs(final RoomTaker taker, final int c, final long nowNs) {
+        final boolean passes = passes(taker, c);
+        long waitNs = 0;
+        for (final RoomTaker other : active) {
+            waitNs += other == taker || passes && other.yields ? 0 : other.leftNs(nowNs);
+        }
+        return waitNs;
+    }
+
     /** Whether a batch runs where those of best effort stand still. */
     private static boolean passes(final RoomTaker taker, final int c) {
         return c == RequestClass.STRICT.ordinal() && !taker.yields;

@@ -16,8 +16,12 @@ public final class RoomTaker {
     final boolean yields;
     final Runnable decide;
     final long number;
-    /** Batches that its workers have. */
+    /** Batches that its workers have, and their predicted times together. */
     int held;
+
+    private long workNs;
+    /** When they are predicted to have ended, once the oldest has nothing before it. */
+    private long endNs = LONG_AGO_NS;
     /** The worker that this decision may give one more, or null. */
     private Object granted;
     /** The same by class: one decision asks several times. */
@@ -59,19 +63,25 @@ public final class RoomTaker {
         return waits() ? 1 : 0;
     }
 
-    /** A decision begins; its workers have so many batches, fewer if some were answered or lost. */
-    public void begin(final int batches, final long nowNs) {
+    /**
+     * A decision begins; its workers have so many batches, fewer if some were answered or lost.
+     *
+     * @param work predicted time of these batches
+     */
+    public void begin(final int batches, final long work, final long nowNs) {
         refused[STRICT] = false;
         refused[BEST_EFFORT] = false;
         if (batches == held) {
             return; // only its own calls change that
         }
         synchronized (room) {
-            tell(batches, nowNs);
+            tell(batches, work, nowNs);
         }
     }
 
-    private void tell(final int batches, final long nowNs) {
+    private void tell(final int batches, final long work, final long nowNs) {
+        endNs = batches < held ? nowNs + work : Math.max(endNs, nowNs) + work - workNs;
+        workNs = work;
         if (batches < held) {
             room.left(this, nowNs);
         } else if (batches > held) {
@@ -141,11 +151,13 @@ public final class RoomTaker {
      * An event is over, and its workers have so many batches. Who is next is called if there is
      * room; that may be this one again.
      *
+     * @param work predicted time of these batches
      * @param strictWaits whether strict requests wait that a worker could begin with
      * @param bestEffortWaits the same of the others
      */
     public void settle(
             final int batches,
+            final long work,
             final boolean strictWaits,
             final boolean bestEffortWaits,
             final long nowNs,
@@ -155,7 +167,7 @@ public final class RoomTaker {
             allowed[STRICT] = null;
             allowed[BEST_EFFORT] = null;
             if (batches != held) {
-                tell(batches, nowNs);
+                tell(batches, work, nowNs);
             }
             waiting[STRICT] = strictWaits && refused[STRICT];
             waiting[BEST_EFFORT] = bestEffortWaits && refused[BEST_EFFORT];
@@ -166,6 +178,21 @@ public final class RoomTaker {
             }
             room.callNext(nowNs, later);
         }
+    }
+
+    /** Predicted time until a batch of a class would have nothing before it. */
+    public long waitNs(final RequestClass requestClass, final long nowNs) {
+        synchronized (room) {
+            return room.waitNs(this, requestClass.ordinal(), nowNs);
+        }
+    }
+
+    /** Predicted time that its batches take yet. */
+    long leftNs(final long nowNs) {
+        if (held == 0) {
+            return 0;
+        }
+        return first ? Math.max(0, endNs - nowNs) : workNs;
     }
 
     /** When another model last asked for room for a class, or for one that goes before it. */
@@ -186,6 +213,7 @@ public final class RoomTaker {
     void becomeFirst(final long nowNs) {
         if (!first) {
             firstSinceNs = nowNs;
+            endNs = nowNs + workNs;
             first = true;
         }
     }

@@ -14,6 +14,8 @@ public abstract class BatchWorker {
     public final PoolRoom room;
     /** Batches that it was given and has not answered; the first one runs. */
     public final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
+    /** Predicted time of what is before its next batch; for one decision. */
+    public long waitNs;
     /** When its last answer came or it became ready. */
     public long freeSinceNs;
 

@@ -10,6 +10,7 @@ import static org.shunter.torchserve.forming.RequestClass.STRICT;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -26,6 +27,7 @@ import org.shunter.torchserve.queue.Loss;
 /** Models that share one process, with a worker each. */
 class PoolSharingTest {
     private final PoolRoom room = new PoolRoom(0);
+    private final PoolRoom second = new PoolRoom(1);
     private final ControlPage page =
             new ControlPage(ByteBuffer.allocateDirect(ControlLayout.PAGE_SIZE));
     private final Hold hold = new Hold(page);
@@ -56,6 +58,67 @@ class PoolSharingTest {
     private final Model a = new Model();
     private final Model b = new Model();
     private final Model c = new Model();
+
+    /** A model with a worker in each of two processes. */
+    private final class Wide extends TestModel {
+        final FakeWorker[] workers;
+        private int made;
+
+        Wide(final long fixedMs) {
+            super(new Dispatcher.Limits(100, 0, 0, false), PoolSharingTest.this.page, hold, turns);
+            workers = serve(8, 8);
+            command(
+                    () -> {
+                        slot.set(ControlLayout.S_LATENCY_FIXED_NS, fixedMs * MS);
+                        slot.set(ControlLayout.S_LATENCY_PER_REQUEST_NS, MS);
+                    });
+        }
+
+        @Override
+        PoolRoom room() {
+            return made++ == 0 ? room : second;
+        }
+
+        List<Integer> sizes() {
+            return Stream.of(workers).map(worker -> worker.running().size()).toList();
+        }
+    }
+
+    @Test
+    void aBatchGoesWhereTheLeastIsBeforeIt() {
+        final Wide slow = new Wide(100);
+        final Wide quick = new Wide(10);
+        final Wide next = new Wide(10);
+        slow.strict("slow");
+        quick.strict("quick");
+        assertEquals(List.of(List.of(1, 0), List.of(0, 1)), List.of(slow.sizes(), quick.sizes()));
+        next.strict("next");
+        assertEquals(List.of(0, 1), next.sizes());
+    }
+
+    @ParameterizedTest
+    @CsvSource({"100, true, 8", "101, true, 0", "101, false, 8"})
+    void whoFloodsThePoolLeavesAProcessToTheOthers(
+            final int requests, final boolean othersAsk, final int other) {
+        final Wide flooded = new Wide(4);
+        final Wide quiet = new Wide(4);
+        if (othersAsk) {
+            quiet.strict("q");
+            quiet.workers[0].answer();
+        }
+        for (final TestModel.FakeWorker worker : flooded.workers) {
+            worker.die();
+        }
+        for (int i = 0; i < requests; i++) {
+            flooded.strict("f" + i);
+        }
+        flooded.workers[0].comeBack();
+        flooded.workers[1].comeBack();
+        flooded.workers[0].answer(); // it was short: there was no other worker then
+        assertEquals(List.of(8, other), flooded.sizes());
+        quiet.strict("q2");
+        assertEquals(other == 0 ? List.of(0, 1) : List.of(1, 0), quiet.sizes());
+    }
 
     private void pass(final long ns) {
         models.forEach(model -> model.pass(ns));

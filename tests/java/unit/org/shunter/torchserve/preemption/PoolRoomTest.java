@@ -22,6 +22,8 @@ import org.shunter.torchserve.queue.Effects;
 /** Models that share a process of the pool, without dispatchers. */
 class PoolRoomTest {
     private static final int NEVER = 0;
+    /** A batch is predicted to take. */
+    private static final long WORK_NS = 100;
 
     private record Request(RequestClass requestClass, long arrivalNs) {}
 
@@ -69,14 +71,19 @@ class PoolRoomTest {
             synchronized (this) {
                 decisions++;
                 change.run();
-                taker.begin(held.size(), now);
+                taker.begin(held.size(), held.size() * WORK_NS, now);
                 for (final RequestClass each : RequestClass.all()) {
                     if (waits(each) && mayStart(each) && mayStart(each) && !patient) {
                         start(each);
                     }
                 }
                 taker.settle(
-                        held.size(), waits(STRICT), waits(BEST_EFFORT), now, effects);
+                        held.size(),
+                        held.size() * WORK_NS,
+                        waits(STRICT),
+                        waits(BEST_EFFORT),
+                        now,
+                        effects);
             }
             effects.run();
         }
@@ -333,6 +340,37 @@ class PoolRoomTest {
     }
 
     @Test
+    void whatIsBeforeABatchIsTheRestOfTheOneThatRunsAndAllOfTheNext() {
+        final Model asks = model("asks");
+        final Model a = model("a").offer(STRICT);
+        assertEquals(0, a.taker.waitNs(STRICT, now));
+        assertEquals(100, asks.taker.waitNs(STRICT, now));
+        now += 30;
+        assertEquals(70, asks.taker.waitNs(STRICT, now));
+        final Model b = model("b").offer(STRICT);
+        assertEquals(170, asks.taker.waitNs(STRICT, now));
+        assertEquals(70, b.taker.waitNs(STRICT, now));
+        now += 200; // late: it may end at once
+        assertEquals(100, asks.taker.waitNs(STRICT, now));
+        a.answer();
+        assertEquals(100, asks.taker.waitNs(STRICT, now));
+        now += 60;
+        assertEquals(40, asks.taker.waitNs(STRICT, now));
+        b.die();
+        assertEquals(0, asks.taker.waitNs(STRICT, now));
+        a.offer(STRICT);
+        assertEquals(100, asks.taker.waitNs(STRICT, now));
+    }
+
+    @Test
+    void whatStandsStillForStrictRequestsIsNotBeforeThem() {
+        final Model asks = model("asks");
+        new Model("a", NEVER, true).offer(BEST_EFFORT);
+        assertEquals(0, asks.taker.waitNs(STRICT, now));
+        assertEquals(100, asks.taker.waitNs(BEST_EFFORT, now));
+    }
+
+    @Test
     void whoDoesNotWaitAnyMoreHoldsNobodyUp() {
         final Model a = model("a").offer(STRICT);
         final Model b = model("b").offer(STRICT);
@@ -355,10 +393,10 @@ class PoolRoomTest {
         model("b").offer(STRICT);
         final Model c = model("c");
         c.queue.add(new Request(BEST_EFFORT, now));
-        c.taker.begin(0, now);
+        c.taker.begin(0, 0, now);
         assertFalse(c.taker.take("its worker", STRICT, now, NEVER, now));
         assertFalse(c.taker.take("its worker", BEST_EFFORT, now, NEVER, now));
-        c.taker.settle(0, false, true, now, new Effects());
+        c.taker.settle(0, 0, false, true, now, new Effects());
         a.answer();
         assertEquals(List.of("a", "b", "c"), started);
     }
