@@ -12,11 +12,11 @@ What a folder holds is found by convention::
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
 import subprocess
+import symtable
 import sys
 import tempfile
 import zipfile
@@ -213,14 +213,14 @@ def _weights(folder: Path) -> Path | None:
 
 def _check_classes(module: Path, or_function: str | None = None) -> None:
     """TorchServe takes the only class of a module; it reports others only in a worker's log."""
-    try:
-        body = ast.parse(module.read_text(encoding="utf-8")).body
+    text = module.read_text(encoding="utf-8")
+    try:  # a table and no tree: several threads that make trees at once fail in CPython 3.11
+        scopes = symtable.symtable(text, module.name, "exec").get_children()
     except SyntaxError as error:
         raise PackError(f"{module}, line {error.lineno}: {error.msg}") from error
-    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
-    if or_function in functions:
+    if any(each.get_name() == or_function and each.get_type() == "function" for each in scopes):
         return
-    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+    classes = list(dict.fromkeys(e.get_name() for e in scopes if e.get_type() == "class"))
     if len(classes) != 1:
         found = f"{len(classes)} ({', '.join(classes)})" if classes else "none"
         wanted = "one class" + (f" or a function {or_function}" if or_function else "")
