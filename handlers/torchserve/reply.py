@@ -17,11 +17,11 @@ import logging
 import struct
 from typing import Any
 
-import torch
 from ts.context import Context
 from ts.protocol.otf_message_handler import create_predict_response, encode_response_headers
 
 from shunter.handlers.torchserve.json_text import dumps
+from shunter.handlers.torchserve.without_torch import is_tensor
 
 _i32 = struct.Struct("!i").pack
 _MESSAGE = b"Prediction success"
@@ -108,7 +108,9 @@ def body_of(value: Any) -> bytes | bytearray | None:
             return value
         if isinstance(value, str):
             return value.encode("utf-8")
-        if isinstance(value, torch.Tensor):
+        if is_tensor(value):
+            import torch
+
             file = io.BytesIO()
             torch.save(value, file)
             return file.getvalue()

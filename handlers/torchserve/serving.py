@@ -14,9 +14,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
+import wrapt
 from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
 
 from shunter.handlers.placement import gentle
@@ -101,15 +101,21 @@ class Worker(TorchModelServiceWorker):
 
 
 def use_threads(threads: int) -> None:
-    """Let an operator use ``threads`` threads, and run one operator at a time."""
-    torch.set_num_threads(threads)
-    torch.set_num_interop_threads(1)
+    """Let an operator use ``threads`` threads, and run one operator at a time.
+
+    Where torch is not imported yet, as soon as a handler does it.
+    """
+
+    def use(torch: Any) -> None:
+        torch.set_num_threads(threads)
+        torch.set_num_interop_threads(1)
+        # Torch takes this setting once; a handler that sets it too must not fail.
+        torch.set_num_interop_threads = keep
 
     def keep(number: int) -> None:
         logger.info("This worker keeps to one inter-op thread; the handler asked for %s.", number)
 
-    # Torch takes this setting once; a handler that sets it too must not fail.
-    torch.set_num_interop_threads = keep
+    wrapt.register_post_import_hook(use, "torch")
 
 
 def log_lines() -> None:

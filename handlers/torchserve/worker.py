@@ -2,8 +2,8 @@
 
 It speaks TorchServe's worker protocol and runs unmodified archives. What it does before anything
 else is to choose how it allocates memory (:mod:`shunter.handlers.placement.allocation`) and to take
-its place (:mod:`shunter.handlers.placement.placement`), hence the late import of whatever brings
-torch.
+its place (:mod:`shunter.handlers.placement.placement`), hence the late import of whatever may
+bring torch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+
+import wrapt
 
 from shunter.handlers.placement.allocation import start_anew_if_wanted
 from shunter.handlers.placement.placement import Place, PlacementError, read_placement
@@ -52,10 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     # Nothing of what they import is garbage: the collector need not look, now or while serving.
     gc.disable()
+    from shunter.handlers.torchserve.without_torch import import_protocol
+
+    import_protocol()
     from shunter.handlers.torchserve import serving
 
     gc.freeze()
     gc.enable()
+    wrapt.register_post_import_hook(lambda torch: gc.freeze(), "torch")  # the handler's part of it
     return serving.run(args, placement.threads, place.settle)
 
 
