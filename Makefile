@@ -67,7 +67,7 @@ bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep http_peers threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \
 	  packrat_reconfigure optimizer profile_cost estimator faults worker_receive rpc_tax rpc_load rpc_batches rpc_attack \
 	  rpc_faults rpc_fair rpc_threads preempt disb slowdown protean_cpu protean_sim cluster_sim mig_faults triton_sweep triton_slo \
-	  triton_packrat triton_faults cluster rafiqi_cache many_models fairness soak_pool soak swap house first_hour product; do \
+	  triton_packrat triton_faults cluster rafiqi_cache many_models fairness soak_pool soak swap start_up house first_hour product; do \
 	  echo "== $$name $(BENCH_ARGS)"; $(BIN)/python bench/$$name.py $(BENCH_ARGS) || exit 1; \
 	done
 

@@ -16,6 +16,8 @@ may run twice.
     worst_rss_slope_mb_per_hour  of the JVM, the controller, the front end, all workers together,
                                  all pool processes together: the one that grows fastest; least
                                  squares over the second half, of samples taken between faults
+    live_heap_growth_mb          of the JVM's objects in use, from the beginning to the end; its
+                                 heap itself has one size from the start
     idle_cpu_share               cores that all processes use without requests, with ten models
 
 Examples:
@@ -101,6 +103,7 @@ def soak(bed: Bed, args: argparse.Namespace) -> Row:
     before = ask_all(bed.targets, clients)
     if before.lost or before.ends.wrong:
         raise RuntimeError(f"not even before the first fault: {before.examples}")
+    heap = bed.server.live_heap_mb()
     churn = Churn(bed.server, [each for each in bed.targets if each.changing])
     watch = MemoryWatch(bed.memory, args.sample_s)
     watch.start()
@@ -118,6 +121,7 @@ def soak(bed: Bed, args: argparse.Namespace) -> Row:
     row |= summary_of_events(events) | {"whole_at_the_end": whole, "changes": churn.changes}
     row["failed_changes"] = dict(churn.failed)
     row["memory"] = summary(watch.samples)
+    row["live_heap_mb"] = [heap, bed.server.live_heap_mb()]
     say(f"idle for {args.idle_s:g} s")
     row["idle_cores"] = idle_cores(bed, args.idle_s)
     return row | {"samples": {"memory": watch.samples, "faults": events}}
@@ -152,6 +156,7 @@ def headline(row: Row) -> Row:
         "wrong_answers": row["wrong"],
         "worst_rss_slope_mb_per_hour": max(known, default=math.nan),
         **{f"{kind}_rss_slope_mb_per_hour": slope for kind, slope in slopes.items()},
+        "live_heap_growth_mb": round(row["live_heap_mb"][1] - row["live_heap_mb"][0], 1),
         "idle_cpu_share": round(sum(row["idle_cores"].values()), 4),
         "requests": row["requests"],
         "too_late": row["too_late"],

@@ -14,6 +14,8 @@ others must be answered, and rightly.
     pss_slope_mb_per_min     of all processes of the server: the median slope of all pairs of
                              samples, without the first quarter
     files_slope_mb_per_min   of its files in memory (the one copy of the weights)
+    live_heap_growth_mb      of the JVM's objects that are in use, from the beginning to the end;
+                             its heap itself has one size from the start
 
 Examples:
     python bench/soak_pool.py                      # 20 minutes
@@ -43,7 +45,7 @@ from pool.callers import ask_each
 from pool.churn import Churn, Traffic
 from pool.memory import MemoryWatch
 from pool.models import Packed, models, pack_all
-from pool.servers import POOL, SIDES, PoolServer
+from pool.servers import HEAP_MB, POOL, SIDES, PoolServer
 
 NAME = "soak_pool"
 RESPONSE_TIMEOUT_S = 3
@@ -93,6 +95,7 @@ def soak(server: PoolServer, packed: list[Packed], args: argparse.Namespace) -> 
     """All of it at once."""
     steady, changing = packed[args.changing :], packed[: args.changing]
     choose, faults = random.Random(3), []
+    heap = server.live_heap_mb()
     churn = Churn(server, changing)
     watch = MemoryWatch(server.memory, 1.0 if args.quick else 5.0)
     end = time.monotonic() + 60 * args.minutes
@@ -114,7 +117,8 @@ def soak(server: PoolServer, packed: list[Packed], args: argparse.Namespace) -> 
         time.sleep(max(0.0, end - time.monotonic()))
         churn.stop()
     watch.stop()
-    return result(server, packed, traffic, churn, faults, watch.samples)
+    row = result(server, packed, traffic, churn, faults, watch.samples)
+    return {"live_heap_mb": [heap, server.live_heap_mb()], **row}
 
 
 def report(row: Row, traffic: Traffic, minutes_left: float) -> None:
@@ -156,6 +160,7 @@ def headline(row: Row) -> Row:
         "wrong_answers": row["wrong"],
         "pss_slope_mb_per_min": row["pss_slope"],
         "files_slope_mb_per_min": row["files_slope"],
+        "live_heap_growth_mb": round(row["live_heap_mb"][1] - row["live_heap_mb"][0], 1),
         "requests": row["requests"],
         "faults": sum(row["faults"].values()),
         "changes": row["changes"],
@@ -200,6 +205,7 @@ def main() -> None:
             hot_mb=hot_mb,
             workers=args.pool_workers,
             patience_s=args.patience,
+            heap_mb=HEAP_MB,
         ) as server:
             row = soak(server, packed, args)
     samples = row.pop("samples")

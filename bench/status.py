@@ -54,6 +54,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "slowdown": ("allocator/placement",),
     "soak": (*TORCHSERVE, *NETWORK, *POOL, *PREEMPTION, "plugins/control"),
     "soak_pool": (*TORCHSERVE, *POOL),
+    "start_up": (*TORCHSERVE, *POOL, "handlers/placement"),
     "swap": POOL,
     "threshold": TORCHSERVE,
     "two_versions": TORCHSERVE,

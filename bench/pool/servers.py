@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from shunter.plugins.torchserve.server import Server
 POOL, DEDICATED, STOCK = SIDES = ("pool", "dedicated", "stock")
 """``pool: shared``; Shunter with a worker for each model; TorchServe with one."""
 START_S = 900.0
+HEAP_MB = 512
+"""Of a server whose memory is watched: TorchServe's JVM may take a quarter of the machine's."""
 
 
 class Archived(Protocol):
@@ -46,11 +49,13 @@ class PoolServer:
         workers: int = 2,
         queue: int = 100,
         patience_s: int | None = None,
+        heap_mb: int | None = None,
         more: str = "",
     ) -> None:
         """``models``: those that are registered when it starts; ``workers``: of the pool;
         ``hot_mb``: hot memory of each; ``queue``: requests that may wait for a model;
         ``patience_s``: after which a process of the pool that is stopped is replaced;
+        ``heap_mb``: of the JVM, all of it touched at once, so that what grows is no heap;
         ``more``: text of shunter.toml."""
         self.side, self._mark = side, os.urandom(8).hex()
         settings = store / f"{self._mark}.toml"
@@ -63,6 +68,8 @@ class PoolServer:
         if patience_s is not None:
             env["SHUNTER_POOL_PATIENCE_S"] = str(patience_s)
         config = {"default_workers_per_model": "1", "job_queue_size": str(queue)}
+        if heap_mb is not None:
+            config["vmargs"] = f"-Xms{heap_mb}m -Xmx{heap_mb}m -XX:+AlwaysPreTouch"
         self.server = Server(
             model_store=store,
             models=[f"{each.name}={each.archive}" for each in models],
@@ -123,6 +130,12 @@ class PoolServer:
     def memory(self) -> Row:
         """In MB, by kind and in all; see there."""
         return memory_of(self.processes())
+
+    def live_heap_mb(self) -> float:
+        """What the JVM's objects take that are still in use: all garbage is collected first."""
+        command = ["jcmd", str(self.server.pid), "GC.class_histogram"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        return round(int(said.stdout.split()[-1]) / 1e6, 1)  # the last line: Total, objects, bytes
 
     def cache(self) -> Any:
         """What the server says of its hot memory; None where it has no such thing."""

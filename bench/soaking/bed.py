@@ -12,7 +12,7 @@ import httpx
 import psutil
 from common import Row
 from pool.memory import memory_of
-from pool.servers import POOL, PoolServer
+from pool.servers import HEAP_MB, POOL, PoolServer
 
 from shunter.plugins.torchserve.server import free_ports
 from soaking.memory import by_role
@@ -41,6 +41,7 @@ class Bed:
         self._unix = store / "nic.stream"
         nic = f'[nic]\nenabled = true\nport = {self._port}\nunix = "{self._unix}"\n'
         given = {"models": targets, "hot_mb": HOT_MB, "workers": POOL_WORKERS, "queue": 1000}
+        given["heap_mb"] = HEAP_MB
         self.server = PoolServer(POOL, store, **given, more=nic)
         self._busy = 0
         """Faults that go on."""

@@ -87,9 +87,11 @@ def test_the_headline_names_the_kind_that_grows_fastest(script):
         "requests": 9,
         "too_late": 2,
         "idle_cores": {"jvm": 0.01, "workers": 0.02},
+        "live_heap_mb": [40.0, 41.5],
         "faults": {"a": 2, "b": 1},
         "worst_until_ready_s": {"a": 3.5},
     }
     found = script("soak").headline(row)
     assert (found["worst_rss_slope_mb_per_hour"], found["idle_cpu_share"]) == (2.0, 0.03)
     assert (found["faults"], found["worst_until_ready_s"]) == (3, 3.5)
+    assert found["live_heap_growth_mb"] == 1.5
