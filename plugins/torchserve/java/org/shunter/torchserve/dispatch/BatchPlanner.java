@@ -281,7 +281,7 @@ final class BatchPlanner {
             }
         }
         if (sharing.pool.isUsed()) {
-            sharing.pool.choose(free, requestClass, now);
+            wakeNs = Math.min(wakeNs, sharing.pool.choose(free, requestClass, now));
         }
         if (free.size() > 1) {
             free.sort(Comparator.comparingLong(worker -> current.preference(worker, requestClass)));

@@ -5,6 +5,7 @@ import java.util.List;
 import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.Commands;
+import org.shunter.torchserve.preemption.PoolRoom;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Entry;
@@ -91,14 +92,36 @@ final class CurrentWorkers {
         return worker.state == WorkerState.READY && serves(worker, requestClass);
     }
 
-    /** Whether another worker is ready for the class, too. */
-    boolean isOneOfSeveral(final BatchWorker worker, final RequestClass requestClass) {
+    /** Whether a worker in another process is ready for the class, too. */
+    private boolean isInSeveral(final BatchWorker worker, final RequestClass requestClass) {
         for (final BatchWorker other : workers) {
-            if (other != worker && isReadyFor(other, requestClass)) {
+            if (other.room != worker.room && isReadyFor(other, requestClass)) {
                 return true;
             }
         }
         return false;
+    }
+
+    /**
+     * Until when a class will be served without one process of the pool: for ever, if another one is
+     * free; as long as a busy one does not seem to hang; until now, if there is none.
+     */
+    long servedWithoutNs(
+            final PoolRoom room,
+            final List<BatchWorker> free,
+            final RequestClass requestClass,
+            final long nowNs) {
+        long untilNs = nowNs;
+        for (final BatchWorker worker : workers) {
+            if (worker.room == room || !isReadyFor(worker, requestClass)) {
+                continue;
+            }
+            if (free.contains(worker)) {
+                return Entry.NEVER;
+            }
+            untilNs = Math.max(untilNs, forecast.hangsNs(worker, nowNs));
+        }
+        return untilNs;
     }
 
     /** Workers with a lower number are filled first. */
@@ -122,7 +145,7 @@ final class CurrentWorkers {
             final long mostNs = sloNs > 0 ? sloNs / 2 : forecast.batchNs(worker, 1);
             cap = Math.min(cap, forecast.sizeAdding(worker, mostNs));
         }
-        if (floods(worker, requestClass) && !isOneOfSeveral(worker, requestClass)) {
+        if (floods(worker, requestClass) && !isInSeveral(worker, requestClass)) {
             cap = Math.min(cap, forecast.sizeAdding(worker, forecast.batchNs(worker, 1)));
         }
         return (int) Math.max(1, cap);

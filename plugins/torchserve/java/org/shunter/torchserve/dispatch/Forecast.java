@@ -10,6 +10,8 @@ import org.shunter.torchserve.queue.BatchWorker;
  * then. Guarded by its dispatcher's lock.
  */
 final class Forecast {
+    private static final long HANGS_NS = 1_000_000_000L;
+
     private final Commands commands;
 
     Forecast(final Commands commands) {
@@ -43,8 +45,25 @@ final class Forecast {
 
     /** Whether a batch runs for longer than it was predicted to; false when nothing is known. */
     boolean isLate(final BatchWorker worker, final Batch running, final long now) {
-        final long longestNs = batchNs(worker, running.size()) + cautionNs(worker);
-        return knows(worker) && now - running.startNs > longestNs;
+        return knows(worker) && now - lateNs(worker, running) > 0;
+    }
+
+    /** From when on a batch runs for longer than it was predicted to. */
+    private long lateNs(final BatchWorker worker, final Batch running) {
+        return running.startNs + batchNs(worker, running.size()) + cautionNs(worker);
+    }
+
+    /**
+     * From when on a worker that is busy, or gets a batch now, counts as one that may hang; now, when
+     * nothing is known.
+     */
+    long hangsNs(final BatchWorker worker, final long now) {
+        if (!knows(worker)) {
+            return now;
+        }
+        final Batch running = worker.inFlight.peekFirst();
+        final long longestNs = batchNs(worker, worker.cap()) + cautionNs(worker);
+        return HANGS_NS + (running == null ? now + longestNs : lateNs(worker, running));
     }
 
     /** Largest batch whose requests add no more than that to its fixed part; at least 1. */

@@ -10,6 +10,7 @@ import org.shunter.torchserve.preemption.RoomTaker;
 import org.shunter.torchserve.preemption.Turns;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
+import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.RequestQueue;
 
 /**
@@ -107,17 +108,26 @@ final class PoolSharing {
 
     /**
      * The workers in whose processes the least is before their batches come first; who floods the
-     * pool leaves one to the others, which would wait for its long batches everywhere.
+     * pool leaves one process to the others, which would wait for its long batches everywhere.
+     *
+     * @return when to look again, because the worker that serves meanwhile may hang, or {@link
+     *     Entry#NEVER}
      */
-    void choose(final List<BatchWorker> free, final RequestClass requestClass, final long now) {
+    long choose(final List<BatchWorker> free, final RequestClass requestClass, final long now) {
         for (final BatchWorker worker : free) {
             worker.waitNs = worker.room == null ? 0 : takerOf(worker).waitNs(requestClass, now);
         }
         free.sort(SOONEST);
-        if (!free.isEmpty() && current.isOneOfSeveral(free.get(0), requestClass)
-                && current.floods(free.get(0), requestClass)) {
-            free.remove(free.size() - 1);
+        if (free.isEmpty() || !current.floods(free.get(0), requestClass)) {
+            return Entry.NEVER;
         }
+        final PoolRoom left = free.get(free.size() - 1).room;
+        final long untilNs = current.servedWithoutNs(left, free, requestClass, now);
+        if (untilNs != Entry.NEVER && untilNs - now <= 0) {
+            return Entry.NEVER;
+        }
+        free.removeIf(worker -> worker.room == left);
+        return untilNs;
     }
 
     /** Whether other models of the pool were asked lately, for a class or for one that goes before it. */

@@ -62,10 +62,16 @@ class PoolSharingTest {
     /** A model with a worker in each of two processes. */
     private final class Wide extends TestModel {
         final FakeWorker[] workers;
+        private final List<PoolRoom> rooms;
         private int made;
 
         Wide(final long fixedMs) {
+            this(fixedMs, room, second);
+        }
+
+        Wide(final long fixedMs, final PoolRoom... rooms) {
             super(new Dispatcher.Limits(100, 0, 0, false), PoolSharingTest.this.page, hold, turns);
+            this.rooms = List.of(rooms);
             workers = serve(8, 8);
             command(
                     () -> {
@@ -76,7 +82,7 @@ class PoolSharingTest {
 
         @Override
         PoolRoom room() {
-            return made++ == 0 ? room : second;
+            return rooms.get(made++);
         }
 
         List<Integer> sizes() {
@@ -118,6 +124,40 @@ class PoolSharingTest {
         assertEquals(List.of(8, other), flooded.sizes());
         quiet.strict("q2");
         assertEquals(other == 0 ? List.of(0, 1) : List.of(1, 0), quiet.sizes());
+    }
+
+    @Test
+    void whoFloodsThePoolTakesTheLastProcessWhenItsOwnSeemsToHang() {
+        final Wide flooded = new Wide(4);
+        final Wide quiet = new Wide(4);
+        quiet.strict("q");
+        quiet.workers[0].answer();
+        for (int i = 0; i < 117; i++) {
+            flooded.strict("f" + i);
+        }
+        flooded.workers[1].answer();
+        assertEquals(List.of(1, 0), flooded.sizes());
+        flooded.pass(900 * MS);
+        flooded.strict("turned away");
+        assertEquals(List.of(1, 0), flooded.sizes());
+        flooded.pass(200 * MS);
+        assertEquals(List.of(1, 8), flooded.sizes());
+    }
+
+    @Test
+    void severalWorkersInOneProcessAreNoSeveralProcesses() {
+        final Wide flooded = new Wide(4, room, room);
+        final Wide quiet = new Wide(4);
+        quiet.strict("q");
+        quiet.workers[0].answer();
+        for (final TestModel.FakeWorker worker : flooded.workers) {
+            worker.die();
+        }
+        for (int i = 0; i < 101; i++) {
+            flooded.strict("f" + i);
+        }
+        flooded.workers[0].comeBack();
+        assertEquals(List.of(5, 0), flooded.sizes());
     }
 
     private void pass(final long ns) {
