@@ -100,12 +100,16 @@ def headline(rows: Sequence[Row], compared: int) -> Row:
     """The claims."""
     found: Row = {"models_compared": compared}
     for kind, (name, key) in product(KINDS, (("seconds", "seconds"), ("memory", "mb"))):
-        sides = [
-            [row[key] for row in rows if (row["kind"], row["models"], row["side"]) == point]
-            for point in ((kind, compared, DEDICATED), (kind, compared, STOCK))
-        ]
-        if all(sides):
-            found[f"{kind}_{name}_vs_stock"] = round(paired_ratio(*sides)["median"], 3)
+        ours, theirs = (
+            {row["round"]: row[key] for row in rows if row | point == row}
+            for point in (
+                {"kind": kind, "models": compared, "side": DEDICATED},
+                {"kind": kind, "models": compared, "side": STOCK},
+            )
+        )
+        if both := sorted(ours.keys() & theirs.keys()):
+            pair = [ours[each] for each in both], [theirs[each] for each in both]
+            found[f"{kind}_{name}_vs_stock"] = round(paired_ratio(*pair)["median"], 3)
     for row in rows_of(rows):
         at = f"{row['side']}_{row['kind']}_{row['models']}"
         found |= {f"{at}_seconds": row["seconds"], f"{at}_mb": row["mb"]}
@@ -130,7 +134,7 @@ def main() -> None:
                 if number and count > MANY:
                     continue
                 progress.step(f"round {number + 1}: {side}, {count} {kind}")
-                row: Row = {"side": side, "kind": kind, "models": count}
+                row: Row = {"side": side, "kind": kind, "models": count, "round": number}
                 # A pool is there for handlers that have weights.
                 if (side, kind) != (POOL, PLAIN) and has_room(rows, row):
                     rows.append(row | measure(side, stores[kind], names[kind][:count]))

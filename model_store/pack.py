@@ -218,9 +218,12 @@ def _check_classes(module: Path, or_function: str | None = None) -> None:
         scopes = symtable.symtable(text, module.name, "exec").get_children()
     except SyntaxError as error:
         raise PackError(f"{module}, line {error.lineno}: {error.msg}") from error
-    if any(each.get_name() == or_function and each.get_type() == "function" for each in scopes):
+    lines = text.splitlines()
+    # Not what stands in an if or a try, nor coroutines.
+    own = [each for each in scopes if lines[each.get_lineno() - 1].startswith(("class ", "def "))]
+    if any(each.get_name() == or_function and each.get_type() == "function" for each in own):
         return
-    classes = list(dict.fromkeys(e.get_name() for e in scopes if e.get_type() == "class"))
+    classes = [each.get_name() for each in own if each.get_type() == "class"]
     if len(classes) != 1:
         found = f"{len(classes)} ({', '.join(classes)})" if classes else "none"
         wanted = "one class" + (f" or a function {or_function}" if or_function else "")

@@ -152,6 +152,11 @@ class HotCache:
             self.counts.evictions += 1
         return bool(able)
 
+    def finish(self, name: str) -> None:
+        """Returns when all weights of a model that is at work are there."""
+        if isinstance(found := self._models.get(name), DeviceModel):
+            found.finish()
+
     def pin(self, name: str) -> None:
         """The weights of a model stay where they are from now on: somebody knows where that is."""
         if name in self.cache.held:

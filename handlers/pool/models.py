@@ -146,12 +146,14 @@ class PooledModels(Generic[Service]):
         if name not in self.weights:
             with pooled.space.staying(), self.threads.watched(name):
                 return batch(pooled.service)
-        runs = self.weights.bring(Waiting(name, time.monotonic()), self._begun)
-        self._begun, graphs = [], GRAPHS.captured
+        begun, self._begun = self._begun, []
+        runs = self.weights.bring(Waiting(name, time.monotonic()), begun)
+        graphs = GRAPHS.captured
         try:
             with (
                 pooled.space.staying(),
                 self.threads.watched(name),
+                GRAPHS.after(lambda: self.weights.finish(name)),
                 self.weights.reading(name, learn=learn),
             ):
                 return batch(pooled.service)
@@ -164,7 +166,8 @@ class PooledModels(Generic[Service]):
     def inside(self, waiting: Sequence[Waiting], batch: Callable[[str, Service], Any]) -> Any:
         """Let ``batch`` run for one of these models while the batch of another stands still.
 
-        That one keeps its place in hot memory, and finds its process as it has left it.
+        That one keeps its place in hot memory, and finds its process as it has left it. Raises
+        NoRoom where a device has less than it said; ``batch`` was not called then.
         """
         now = time.monotonic()
         name = self._order.first(waiting, now).name

@@ -31,6 +31,11 @@ def _logs() -> tuple[int, tuple[logging.Handler, ...], int]:
     return root.level, tuple(root.handlers), root.manager.disable
 
 
+def _cudnn() -> tuple[bool, bool, bool]:
+    flags = torch.backends.cudnn
+    return flags.benchmark, flags.deterministic, flags.allow_tf32
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """Seeds, defaults of torch, paths and variables."""
@@ -44,6 +49,10 @@ class ProcessState:
     deterministic: bool
     precision: str
     """Of products of matrices."""
+    cuda_seed: torch.Tensor | None
+    """Of the GPU, if there is one."""
+    cudnn: tuple[bool, bool, bool]
+    """Whether it tries out, repeats itself exactly, and rounds to TF32."""
     recursion: int
     folder: str
     """Empty: it is gone, as that of a model whose server has forgotten it."""
@@ -65,6 +74,8 @@ class ProcessState:
             grad=torch.is_grad_enabled(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             precision=torch.get_float32_matmul_precision(),
+            cuda_seed=torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+            cudnn=_cudnn(),
             recursion=sys.getrecursionlimit(),
             folder=_folder(),
             path=tuple(sys.path),
@@ -87,6 +98,11 @@ class ProcessState:
             torch.use_deterministic_algorithms(self.deterministic)
         if torch.get_float32_matmul_precision() != self.precision:
             torch.set_float32_matmul_precision(self.precision)
+        if self.cuda_seed is not None:
+            torch.cuda.set_rng_state(self.cuda_seed)
+        if _cudnn() != self.cudnn:
+            flags = torch.backends.cudnn
+            flags.benchmark, flags.deterministic, flags.allow_tf32 = self.cudnn
         if sys.getrecursionlimit() != self.recursion:
             sys.setrecursionlimit(self.recursion)
         if self.folder and _folder() != self.folder:

@@ -41,13 +41,25 @@ class Graphs:
 
     def __init__(self) -> None:
         self.captured = 0
+        self._first: Callable[[], None] | None = None
         begin = torch.cuda.CUDAGraph.capture_begin
 
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
             self.captured += 1
+            if self._first is not None:
+                self._first()
             return begin(graph, *args, **kwargs)
 
         torch.cuda.CUDAGraph.capture_begin = capture_begin  # type: ignore[method-assign]
+
+    @contextmanager
+    def after(self, first: Callable[[], None]) -> Iterator[None]:
+        """Inside, ``first`` runs before a capture begins: none may wait for other work."""
+        before, self._first = self._first, first
+        try:
+            yield
+        finally:
+            self._first = before
 
 
 GRAPHS = Graphs()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -16,7 +16,12 @@ def set_aside() -> Iterator[None]:
     asyncio._set_running_loop(None)
     try:
         # Each comes back exactly, whatever is set inside.
-        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.autocast("cpu", enabled=False))
+            if torch.cuda.is_initialized():
+                stack.enter_context(torch.autocast("cuda", enabled=False))
+                stack.enter_context(torch.cuda.stream(torch.cuda.default_stream()))
             yield
     finally:
         asyncio._set_running_loop(loop)

@@ -33,6 +33,5 @@ def import_protocol() -> None:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is one of torch's; without torch nothing is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    """Whether it is one of torch's; without torch, or while it is imported, nothing is."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))

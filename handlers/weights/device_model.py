@@ -45,6 +45,8 @@ class _Coming:
     done: Future[float] | None = None
     waited: set[tuple[int, int]] = field(default_factory=set)
     """Queues of work, and groups that these wait for."""
+    is_here: bool = False
+    """All of it: nothing is waited for any more."""
 
 
 class DeviceModel:
@@ -147,9 +149,16 @@ class DeviceModel:
     def _wait(self, now: _Coming, number: int) -> None:
         driver = self._memory.driver
         key = driver.stream(), number
-        if key not in now.waited:
+        if not now.is_here and key not in now.waited:
             driver.wait(self._mark(now, number))
             now.waited.add(key)
+
+    def finish(self) -> None:
+        """Wait, in the host, for weights that are coming."""
+        if (now := self._now) is not None and not now.is_here:
+            for number in range(len(now.groups)):
+                self._memory.driver.finish(self._mark(now, number))
+            now.is_here = True
 
     def drop(self) -> None:
         """The weights leave. No batch may be running."""

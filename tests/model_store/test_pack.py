@@ -60,6 +60,18 @@ def test_a_handler_alone_is_enough(tmp_path):
     assert set(entries(archive)) == {"MAR-INF/MANIFEST.json", "handler.py"}
 
 
+def test_only_what_a_module_defines_in_any_case_counts(tmp_path):
+    folder = tmp_path / "with_fallback"
+    folder.mkdir()
+    text = "try:\n    from ts.no import Base\nexcept ImportError:\n    class Base: ...\n"
+    text += "if __debug__:\n    def handle(): ...\n"
+    (folder / "handler.py").write_text(f"{text}\n\n@str\nclass Mine(Base): ...\n")
+    pack(folder, tmp_path)
+    (folder / "handler.py").write_text(f"{text}\n\nasync def handle(data, context): ...\n")
+    with pytest.raises(PackError, match="classes found: none"):
+        inspect(folder)
+
+
 def test_a_class_without_weights_is_refused(folder):
     (folder / "weights.pth").unlink()
     told = r"has a model.py but no weights \(one file \*.onnx, .*; --no-weights if its code makes"

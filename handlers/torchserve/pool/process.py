@@ -30,6 +30,7 @@ from shunter.handlers.torchserve.pool.passing import Passing
 from shunter.handlers.torchserve.pool.pooled import Kind, PooledWorker
 from shunter.handlers.torchserve.pool.speaking import Speaker
 from shunter.handlers.torchserve.receive import LOAD
+from shunter.handlers.weights.hot_memory import NoRoom
 
 PATIENCE_S = 30.0
 """A process whose first seat has not come by then was started for one that is gone."""
@@ -63,6 +64,8 @@ class PoolProcess:
         """Of the models, by their names."""
         self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
         self._speaker = Speaker()
+        self._without_room: set[str] = set()
+        """Models for which there is none beside the batch that is at work."""
         self._passing = Passing(self._listen, self._that_pass, self._run_inside)
         self._at_work: PooledWorker | None = None
         """Whose batch runs, or stands still: what comes for it waits."""
@@ -199,6 +202,7 @@ class PoolProcess:
                 )
         finally:
             self._at_work = None
+            self._without_room.clear()
         if not was_begun:
             self._models.skip()
         self._ran(worker)
@@ -229,7 +233,9 @@ class PoolProcess:
         return [
             Waiting(name, each.since)
             for name, each in self._batches.items()
-            if each.may_pass and self._models.weights.may_come_beside(name)
+            if each.may_pass
+            and name not in self._without_room
+            and self._models.weights.may_come_beside(name)
         ]
 
     def _run_inside(self, waiting: Sequence[Waiting]) -> None:
@@ -240,7 +246,13 @@ class PoolProcess:
             self._do(worker, worker.step)
             return worker
 
-        self._ran(self._models.inside(waiting, run))
+        try:
+            ran = self._models.inside(waiting, run)
+        except NoRoom as error:  # they run when this batch has ended
+            logger.warning("Not beside %s: %s", self._at_work and self._at_work.name, error)
+            self._without_room.update(each.name for each in waiting)
+            return
+        self._ran(ran)
         assert self._at_work is not None
         self._speaker.be(self._at_work.seat)
 

@@ -32,6 +32,7 @@ def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
     assert weights is not None, "who belongs to no server has no seats"
     driver, hot = None, 0
     if environ.get(GPU, "").isdecimal() and torch.cuda.is_available():
+        torch.cuda.set_device(int(environ[GPU]))  # as a handler does that is told its number
         driver = Cuda(int(environ[GPU]))
         hot = hot_bytes(environ, driver.free_bytes(), torch.cuda.device_count())
     else:

@@ -334,6 +334,20 @@ def test_weights_of_what_stands_still_stay_and_those_that_pass_come(pool, models
     assert "b" in pool.hot
 
 
+def test_who_finds_no_room_leaves_nothing_begun(pool, models, monkeypatch):
+    def none(waiting, runs=()):
+        pool.weights.ended(runs)
+        raise NoRoom("told so")
+
+    name = pool.next_of([Waiting("a", time.monotonic())])
+    with monkeypatch.context() as full:
+        full.setattr(pool.weights, "bring", none)
+        with pytest.raises(NoRoom):
+            pool.run(name, ask)
+    pool.try_out("b", ask)
+    assert torch.equal(pool.run("a", ask), models["a"])
+
+
 def test_nothing_runs_in_the_midst_of_nothing(pool, models):
     with pytest.raises(SpaceError):
         pool.inside([Waiting("a", 0.0)], lambda name, service: ask(service))
@@ -428,4 +442,24 @@ def test_who_captures_a_graph_stays_where_it_is(tmp_path):
         for name in "acd":
             assert torch.equal(pool.run(name, ask), answers[name])
             assert "b" in pool.hot
+    pool.close()
+
+
+def test_a_capture_begins_when_all_weights_are_there_and_waits_for_none(tmp_path, monkeypatch):
+    pool, answers = on_device(tmp_path, Lazy())
+    begun = []
+    monkeypatch.setattr(GRAPHS, "_first", None)
+
+    def captures(service):
+        GRAPHS._first()  # as the replaced capture_begin does
+        waits = pool.weights._models["a"]._memory.driver
+        monkeypatch.setattr(waits, "wait", begun.append)
+        return ask(service)
+
+    pool.run("d", ask)
+    pool.run("c", ask)
+    assert torch.equal(pool.run("a", captures), answers["a"])
+    assert not begun
+    assert GRAPHS._first is None
+    monkeypatch.undo()
     pool.close()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -77,6 +78,8 @@ def test_what_is_a_tensor(monkeypatch):
     assert not is_tensor([0.0])
     monkeypatch.delitem(sys.modules, "torch")
     assert not is_tensor([0.0])
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # another thread imports it
+    assert not is_tensor(0.0)
 
 
 def test_what_comes_later_fails_as_the_import_does():

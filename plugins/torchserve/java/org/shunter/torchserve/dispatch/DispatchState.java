@@ -184,7 +184,7 @@ final class DispatchState {
         }
         final boolean ran = worker.inFlight.peekFirst() == batch;
         inFlight.take(worker, batch);
-        final List<Entry> awaited = batch.awaited();
+        final List<Entry> awaited = batch.endExpired();
         if (batch.size() == 1) {
             failures.failed(awaited, status, why, effects);
         } else {

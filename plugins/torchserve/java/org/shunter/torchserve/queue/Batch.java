@@ -39,9 +39,12 @@ public final class Batch {
         return entries.size();
     }
 
-    /** Those in it whose clients were not told yet that their deadlines passed. */
-    public List<Entry> awaited() {
-        return entries.stream().filter(entry -> entry.stage != Entry.Stage.EXPIRED).toList();
+    /** No worker reads those whose deadlines passed: they end. The others are returned. */
+    public List<Entry> endExpired() {
+        final List<Entry> awaited =
+                entries.stream().filter(entry -> entry.stage != Entry.Stage.EXPIRED).toList();
+        entries.stream().filter(entry -> !awaited.contains(entry)).forEach(Entry::end);
+        return awaited;
     }
 
     /** Earliest deadline of those in it whose clients wait, or {@link Entry#NEVER}. */

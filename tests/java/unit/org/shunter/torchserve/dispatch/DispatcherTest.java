@@ -22,6 +22,7 @@ import org.shunter.torchserve.page.ControlLayout;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.queue.Batch;
+import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.queue.Recent;
 import org.shunter.torchserve.queue.Reply;
@@ -677,6 +678,9 @@ class DispatcherTest {
         final boolean isAnswered = end.equals("answered") || end.equals("unencodable");
         assertEquals(List.of(isAnswered ? 200 : 500), patient.statuses);
         assertTrue(model.dispatcher.isIdle());
+        if (end.equals("unencodable")) { // its body is free; else it is when the reply was delivered
+            assertEquals(Entry.Stage.DONE, model.entries.get(hasty).stage);
+        }
     }
 
     /** Predicted: 1 ms, and a margin of 2 ms. */
