@@ -119,9 +119,7 @@ class Grpc:
             if terms.is_refusal(code, grpc.StatusCode.DEADLINE_EXCEEDED, text):
                 return TOO_LATE
             absent = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE)
-            # Between two looks of TorchServe's at a model that comes or goes it says INTERNAL.
-            said = "not found" in text.lower() or "NotFoundException" in text
-            if target.changing and (code in absent or said):
+            if target.changing and (code in absent or "not found" in text.lower()):
                 return ABSENT
             return f"{code.name}: {text[:160]}"
         return judged(question, content)

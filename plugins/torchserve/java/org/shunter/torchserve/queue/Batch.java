@@ -43,7 +43,7 @@ public final class Batch {
     public List<Entry> endExpired() {
         final List<Entry> awaited =
                 entries.stream().filter(entry -> entry.stage != Entry.Stage.EXPIRED).toList();
-        entries.stream().filter(entry -> !awaited.contains(entry)).forEach(Entry::end);
+        entries.stream().filter(entry -> entry.stage == Entry.Stage.EXPIRED).forEach(Entry::end);
         return awaited;
     }
 
