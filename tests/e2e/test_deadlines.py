@@ -55,7 +55,7 @@ def test_the_slo_of_the_archive_is_the_deadline_of_strict_requests_that_state_no
 @pytest.mark.both_servers
 def test_an_answer_after_the_deadline_is_delivered_and_counted(serve):
     model = serve("ordered", max_batch_delay=1)  # nobody else's: what is predicted expires sooner
-    gate, held = model.hold("one", "two", headers=SHORT)
+    gate, held = model.hold(headers=SHORT)
     assert model.ask("expires", headers=SHORT).status == model.LATE  # so is the first one, now
     gate.open()
     assert (held[0].result().status, held[0].result()["id"]) == (200, "held")

@@ -4,7 +4,8 @@
  * grow meanwhile, run, and their memory is used again.
  *
  * fake_batcher CONFIG STEPS SEED RESETS CAP: RESETS 1 initializes anew before it asks, as Triton
- * 2.51 does; 2: never again, as none does. Prints what came of it, by "name number".
+ * 2.51 does; 2: never again, as none does. Prints "is_read 1" once the page has been read, and in
+ * the end what came of it, by "name number".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,7 +259,12 @@ int main(int count, char **given) {
             new_payload();
         }
         if (queued && pick(3)) {
+            const bool is_first = !asked;
             form();
+            if (is_first && asked) {
+                printf("is_read 1\n");
+                fflush(stdout);
+            }
         }
         if (current->is_scheduled && !pick(4)) {
             run(current);

@@ -1,6 +1,5 @@
 """The strategy library: its rule as tables and properties, all of it under the sanitizers."""
 
-import contextlib
 import ctypes
 import json
 import subprocess
@@ -131,14 +130,6 @@ def fake(tmp_path_factory):
     return with_a_server(tmp_path_factory.mktemp("fake"))
 
 
-def has_open(process, path):
-    with contextlib.suppress(OSError):
-        for each in Path(f"/proc/{process.pid}/fd").iterdir():
-            if each.readlink() == path:
-                return True
-    return process.poll() is not None
-
-
 def formed(fake, path, *, steps=20000, seed=1, resets=1, cap=0, meanwhile=None):
     """What came of it; ``meanwhile`` is called once the page has been read."""
     config = json.dumps(
@@ -146,18 +137,21 @@ def formed(fake, path, *, steps=20000, seed=1, resets=1, cap=0, meanwhile=None):
         separators=(",", ":"),
     )
     command = [str(fake), config, *map(str, (steps, seed, resets, cap))]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, text=True, **pipes) as process:
+        held_up = threading.Timer(60, process.kill)
+        held_up.start()
         try:
+            told = [process.stdout.readline()]
             if meanwhile is not None:
-                while not has_open(process, path):
-                    time.sleep(0.001)
                 meanwhile()
-            told, wrong = process.communicate(timeout=60)
+            told += process.stdout
+            process.wait()
         finally:
+            held_up.cancel()
             process.kill()
-    assert process.returncode == 0, wrong[-4000:]
-    return {key: int(value) for key, value in map(str.split, told.splitlines())}
+    assert process.returncode == 0, "".join(told)[-4000:]
+    return {key: int(value) for key, value in map(str.split, told)}
 
 
 @pytest.mark.parametrize("resets", [0, 1])
