@@ -16,6 +16,8 @@ may run twice.
     worst_rss_slope_mb_per_hour  of the JVM, the controller, the front end, all workers together,
                                  all pool processes together: the one that grows fastest; least
                                  squares over the second half, of samples taken between faults
+    worst_growth_mb_per_hour     within processes that have run for five minutes, of memory that is
+                                 theirs alone: which processes there are does not matter to it
     live_heap_growth_mb          of the JVM's objects in use, from the beginning to the end; its
                                  heap itself has one size from the start
     idle_cpu_share               cores that all processes use without requests, with ten models
@@ -37,6 +39,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,9 @@ from soaking.targets import pack_targets
 from soaking.traffic import Traffic, ask_all
 
 NAME = "soak"
-SETTLE_S = 5.0
-"""After the last request, before the idle server is looked at."""
+SETTLE_S = 70.0
+"""After the last request, before the idle server is looked at: its last minute has nothing in it
+then, so that none of its numbers moves any more."""
 
 
 def happen(bed: Bed, traffic: Traffic, churn: Churn, args: argparse.Namespace) -> list[Row]:
@@ -89,7 +93,7 @@ def report(row: Row, traffic: Traffic, minutes_left: float) -> None:
 
 def idle_cores(bed: Bed, seconds: float) -> dict[str, float]:
     """Cores that each kind of process uses while nobody asks."""
-    time.sleep(SETTLE_S)
+    time.sleep(min(SETTLE_S, 5 * seconds))
     use = CpuUse(bed.groups())
     use.begin()
     time.sleep(seconds)
@@ -147,15 +151,21 @@ def summary_of_events(events: list[Row]) -> Row:
     }
 
 
+def worst(slopes: Iterable[float]) -> float:
+    """The largest of those that are known."""
+    return max((each for each in slopes if not math.isnan(each)), default=math.nan)
+
+
 def headline(row: Row) -> Row:
     """The claims."""
-    slopes = row["memory"]["rss_slopes"]
-    known = [each for each in slopes.values() if not math.isnan(each)]
+    slopes, within = row["memory"]["rss_slopes"], row["memory"]["growth_within"]
     return {
         "lost_requests": row["lost"],
         "wrong_answers": row["wrong"],
-        "worst_rss_slope_mb_per_hour": max(known, default=math.nan),
+        "worst_rss_slope_mb_per_hour": worst(slopes.values()),
         **{f"{kind}_rss_slope_mb_per_hour": slope for kind, slope in slopes.items()},
+        "worst_growth_mb_per_hour": worst(within.values()),
+        **{f"{kind}_growth_mb_per_hour": slope for kind, slope in within.items()},
         "live_heap_growth_mb": round(row["live_heap_mb"][1] - row["live_heap_mb"][0], 1),
         "idle_cpu_share": round(sum(row["idle_cores"].values()), 4),
         "requests": row["requests"],

@@ -23,6 +23,9 @@ from soaking.targets import Question, Target
 
 TOO_LATE, ABSENT = "too late", "absent"
 """``absent``: the model is not there, or has no worker, and the server says so."""
+_SAY_ABSENT = ("not found", "version: null does not exist")
+"""What TorchServe's own gRPC says, with INTERNAL, when it has no such model: the latter while the
+workers of the last version end, which has been taken away before the name is."""
 REASON = "The deadline cannot be met"
 """How the documented text of a refusal begins."""
 
@@ -119,7 +122,8 @@ class Grpc:
             if terms.is_refusal(code, grpc.StatusCode.DEADLINE_EXCEEDED, text):
                 return TOO_LATE
             absent = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE)
-            if target.changing and (code in absent or "not found" in text.lower()):
+            says_so = any(each in text.lower() for each in _SAY_ABSENT)
+            if target.changing and (code in absent or says_so):
                 return ABSENT
             return f"{code.name}: {text[:160]}"
         return judged(question, content)

@@ -15,7 +15,7 @@ from pool.memory import memory_of
 from pool.servers import HEAP_MB, POOL, PoolServer
 
 from shunter.plugins.torchserve.server import free_ports
-from soaking.memory import by_role
+from soaking.memory import by_role, private
 from soaking.targets import NETWORK_WORKERS, Target
 from soaking.traffic import Makers, makers
 
@@ -75,7 +75,8 @@ class Bed:
     def memory(self) -> Row:
         """A sample; ``quiet``: no fault went on meanwhile."""
         before = self._busy
-        row = memory_of(self.groups())
+        groups = self.groups()
+        row = memory_of(groups) | {"private": private(groups)}
         return row | {"quiet": not before and not self._busy}
 
     @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """The front end: what is rare, around the data path that does what is frequent.
 
 One thread. Its data path runs until something rare is up: a hello, a worker that comes or goes, a
-stream, a signal, or 200 ms. There may be more threads, each with a data path of its own.
+stream, a signal, or 200 ms, and a second when nothing comes. There may be more threads, each with a
+data path of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from shunter.nic_frontend.server.readiness import Readiness
 from shunter.nic_frontend.server.reception import NewStreams, Reception
 
 LOGGER = logging.getLogger("shunter.nic")
-CYCLE_NS = 200_000_000
+CYCLE_NS, QUIET_CYCLE_NS = 200_000_000, 1_000_000_000
+"""The latter when nothing has come since the last one."""
 LAST_CYCLE_NS = 10_000_000
 FINISH_S = 2.0
 """At the end, workers go on so long with what waits."""
@@ -99,10 +101,9 @@ class FrontEnd:
         self._closing: list[Callable[[], object]] = []
         self._attach_at: tuple[socket.socket, Path] | None = None
         self._on_cycle: Callable[[int], None] = lambda now_ns: None
-        self._due_ns = 0
-        self._stopped = False
+        self._due_ns, self._seen = 0, dict[str, int]()
+        self._stopped = self._rereads = False
         self._finishes = True
-        self._rereads = False
         self.is_stopping = False
         """Whether :meth:`stop` has been called."""
         try:
@@ -227,37 +228,41 @@ class FrontEnd:
         self._rereads = True
 
     def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
-        """Serve until :meth:`stop`.
-
-        ``on_cycle`` is called five times a second, with the time in nanoseconds.
-        """
+        """Serve until :meth:`stop`; ``on_cycle`` gets the time, in ns, at least once a second."""
         self._on_cycle = on_cycle
         self.path.begin()
         try:
             while not self._stopped:
-                self._step(CYCLE_NS)
+                self._step(max(0, self._due_ns - time.monotonic_ns()))
             if self._finishes:
                 self._finish()
         finally:
             self.path.end()
 
     def _step(self, time_ns: int) -> None:
-        for hello in self.path.run(time.monotonic_ns() + time_ns):
+        hellos = self.path.run(time.monotonic_ns() + time_ns)
+        for hello in hellos:
             self.reception.on_datagram(*hello)
-        self._ready.handle()
+        handled = self._ready.handle()
         for session in self.path.closed_streams():
             self.path.remove_session(session, time.monotonic_ns())
         self.functions.let_go()
         now_ns = time.monotonic_ns()
+        if hellos or handled or self._rereads:
+            self._due_ns = min(self._due_ns, now_ns + CYCLE_NS)
         if now_ns >= self._due_ns:
-            self._due_ns = now_ns + CYCLE_NS
-            self._ready.cycle()
-            self.reception.end_sessions(force=self._rereads)
-            self._rereads = False
-            self.path.give_back(now_ns)
-            self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
-            with self.path.between():
-                self._on_cycle(now_ns)
+            self._cycle(now_ns)
+            before, self._seen = self._seen, {**self.path.stats(), "sleeps": 0}
+            self._due_ns = now_ns + (QUIET_CYCLE_NS if self._seen == before else CYCLE_NS)
+
+    def _cycle(self, now_ns: int) -> None:
+        self._ready.cycle()
+        self.reception.end_sessions(force=self._rereads)
+        self._rereads = False
+        self.path.give_back(now_ns)
+        self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
+        with self.path.between():
+            self._on_cycle(now_ns)
 
     def _on_stop(self) -> None:
         os.eventfd_read(self._stop_event)

@@ -49,11 +49,13 @@ class Readiness:
         del self._then[descriptor]
         self._epoll.unregister(descriptor)
 
-    def handle(self) -> None:
-        """Do what is to be done now."""
-        for descriptor, _ in self._epoll.poll(0):
+    def handle(self) -> bool:
+        """Do what is to be done now; whether there was anything."""
+        ready = self._epoll.poll(0)
+        for descriptor, _ in ready:
             if then := self._then.get(descriptor):
                 then()
+        return bool(ready)
 
     def cycle(self) -> None:
         """From time to time: listeners have rested, and connections may have been silent."""

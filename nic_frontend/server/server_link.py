@@ -1,7 +1,7 @@
 """The front end's ties to a server: where its workers attach, and the control page.
 
-Looked at five times a second, beside serving. A server that ends takes its runtime folder with
-it; the next one's is found when it is the only one.
+Looked at up to five times a second, beside serving. A server that ends takes its runtime folder
+with it; the next one's is found when it is the only one.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ BEAT_S = 1.0
 """A server ends a controller that is silent for several times that."""
 QUIET_S = 10.0
 """When nothing has changed for so long, a duty cycle comes in ``BEAT_S`` until something does."""
+QUIET_LOOK_S = 0.5
+"""Until then, so often it is seen whether something does."""
 SWEEP_S = 5.0
 """So often files of weights that no worker maps any more are removed."""
 EXIT_NO_PAGE = 2
@@ -81,6 +83,11 @@ class Quiet:
         is_quiet = now_ns - self._since_ns >= QUIET_S * 1e9
         return not is_quiet or now_ns - self._worked_ns >= BEAT_S * 1e9
 
+    def look_s(self, interval_s: float, now_ns: int) -> float:
+        """Seconds until the next look, where duty cycles come in ``interval_s``."""
+        is_quiet = now_ns - self._since_ns >= QUIET_S * 1e9
+        return max(interval_s, QUIET_LOOK_S) if is_quiet else interval_s
+
     def worked(self, now_ns: int) -> None:
         """A duty cycle began then. What it has written is no news."""
         self._seen, self._worked_ns = self._slots(), now_ns
@@ -109,7 +116,8 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path)
                 swept = time.monotonic()
             if not is_alive(owner):
                 return f"the server, process {owner}, is gone"
-            due = time.monotonic() + agent.settings.controller.interval_ms / 1e3
+            interval_s = agent.settings.controller.interval_ms / 1e3
+            due = time.monotonic() + quiet.look_s(interval_s, now_ns)
             ready: list[int] = []
             while not ready and (pause := due - time.monotonic()) > 0:
                 ready, _, _ = select.select(

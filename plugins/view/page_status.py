@@ -49,7 +49,7 @@ NETWORK_COUNTERS = {name: name for name in COUNTERS if name != "good"} | {
 
 CONTROLLER_STALE_MS = 5000
 FRONT_END_STALE_NS = 3_000_000_000
-"""It writes five times a second; what is older is of one that is gone."""
+"""It writes at least once a second; what is older is of one that is gone."""
 
 
 def fetch(runtime: Path | None) -> dict[str, Any]:

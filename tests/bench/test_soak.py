@@ -1,6 +1,7 @@
 """What the soak counts as lost, how it judges memory, and what it says in the end."""
 
 import math
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,42 @@ def test_a_refusal_is_excused_only_by_the_requests_own_deadline_and_the_document
     assert with_deadline.headers()["x-shunter-idempotent"] == "true"
 
 
+@pytest.mark.parametrize(
+    ("code", "text", "changing", "end"),
+    [
+        ("NOT_FOUND", "anything", True, "absent"),
+        ("UNAVAILABLE", "no worker", True, "absent"),
+        ("INTERNAL", "Model not found: m", True, "absent"),
+        ("INTERNAL", "Model version: null does not exist for model: m", True, "absent"),
+        ("INTERNAL", "Model version: null does not exist for model: m", False, None),
+        ("INTERNAL", "Model version: 2.0 does not exist for model: m", True, None),
+        ("INTERNAL", "Worker died.", True, None),
+        ("NOT_FOUND", "anything", False, None),
+    ],
+)
+def test_grpc_is_believed_that_a_model_is_not_there_where_models_come_and_go(
+    soaking, code, text, changing, end
+):
+    import grpc
+
+    class Failure(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode[code]
+
+        def details(self):
+            return text
+
+    def fail(*_, **__):
+        raise Failure
+
+    asker = object.__new__(soaking.askers.Grpc)
+    asker._client = SimpleNamespace(predict=fail)
+    target = SimpleNamespace(name="m", changing=changing)
+    question = SimpleNamespace(key="data", body=b"")
+    found = asker.ask(target, question, soaking.askers.Terms())
+    assert found == (end or f"{code}: {text}")
+
+
 def test_what_is_neither_right_nor_excused_is_lost_and_told(soaking):
     tally = soaking.traffic.Tally()
     target = SimpleNamespace(name="m")
@@ -44,6 +81,28 @@ def test_memory_is_judged_by_quiet_samples_of_the_second_half(soaking):
     assert soaking.memory.growth([*early, *noisy, *samples], "x") == 100
     assert math.isnan(soaking.memory.growth(samples[:2], "x"))
     assert math.isnan(soaking.memory.growth([], "x"))
+
+
+def test_growth_is_that_of_processes_which_were_there_before(soaking):
+    def samples(**sizes):
+        for i in range(101):
+            found = {pid: mb(i) for pid, (first, mb) in sizes.items() if i >= first}
+            yield {"s": 36.0 * i, "private": {"workers": found}}
+
+    def within(**sizes):
+        return soaking.memory.within(list(samples(**sizes)), "workers")
+
+    assert within(a=(0, lambda i: 300 + 0.01 * i), b=(0, lambda i: 40)) == 1
+    # A new process warms up, an old one ends: neither is growth.
+    assert within(a=(0, lambda i: 300), b=(50, lambda i: 200 + 9 * min(8, i - 50))) == 0
+    assert within(a=(0, lambda i: 200 + i if i < 8 else 207)) == 0
+    assert math.isnan(within(a=(95, lambda i: i)))
+    assert math.isnan(soaking.memory.within([], "workers"))
+    # Whose growth is not seen is taken to grow like the others.
+    assert within(a=(0, lambda i: 300 + i), b=(97, lambda i: 300)) == pytest.approx(104, abs=0.1)
+    assert soaking.memory.private({"pool": [os.getpid(), 1 << 30]})["pool"].keys() == {
+        str(os.getpid())
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,7 +140,10 @@ def test_numbers_are_right_within_the_tolerance_and_of_the_same_length(soaking):
 
 def test_the_headline_names_the_kind_that_grows_fastest(script):
     row = {
-        "memory": {"rss_slopes": {"jvm": 2.0, "workers": -9.0, "pool": math.nan}},
+        "memory": {
+            "rss_slopes": {"jvm": 2.0, "workers": -9.0, "pool": math.nan},
+            "growth_within": {"jvm": 0.5, "workers": 1.0, "pool": math.nan},
+        },
         "lost": 1,
         "wrong": 0,
         "requests": 9,
@@ -93,5 +155,6 @@ def test_the_headline_names_the_kind_that_grows_fastest(script):
     }
     found = script("soak").headline(row)
     assert (found["worst_rss_slope_mb_per_hour"], found["idle_cpu_share"]) == (2.0, 0.03)
+    assert (found["worst_growth_mb_per_hour"], found["jvm_growth_mb_per_hour"]) == (1.0, 0.5)
     assert (found["faults"], found["worst_until_ready_s"]) == (3, 3.5)
     assert found["live_heap_growth_mb"] == 1.5

@@ -71,7 +71,8 @@ static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woke
     struct epoll_event found[EVENTS];
     const int count = wait_ns(server->epoll, found, timeout_ns);
     if (count < 0) {
-        return errno == EINTR ? 0 : -errno;
+        *woken = errno == EINTR; // the caller has a signal to handle
+        return *woken ? 0 : -errno;
     }
     server->now_ns = shunter_now_ns();
     int busy = 0;

@@ -611,6 +611,24 @@ def test_what_stays_as_it_is_is_looked_at_once_a_second(page, poke, add_model):
     assert at[-100:] == [*range(200, 300)]
 
 
+def test_what_stays_as_it_is_is_looked_at_twice_a_second(page, poke, add_model):
+    add_model(1)
+    quiet, looks, now_s = controller.Quiet(page), [], 0.0
+    while now_s < 30:
+        if quiet.is_due(int(now_s * 1e9)):
+            quiet.worked(int(now_s * 1e9))
+        if now_s >= 20:
+            if not looks:
+                poke(1, "arrivals", 1)
+            looks.append(now_s)
+        now_s = round(now_s + quiet.look_s(0.1, int(now_s * 1e9)), 6)
+    assert 20 <= looks[0] < 20.5
+    assert len(looks) == pytest.approx(100, abs=6)  # it is news: ten a second again
+    before = controller.Quiet(page)
+    assert [before.look_s(each, int(11e9)) for each in (0.1, 2.0)] == [0.5, 2.0]
+    assert before.look_s(0.1, int(9e9)) == 0.1
+
+
 def test_other_models_are_news(page, add_model, poke):
     quiet = controller.Quiet(page)
     assert quiet.is_due(0)
