@@ -2,26 +2,27 @@
 
 The paper smooths twice: an exponentially weighted average of the queue depth, rounded down to a
 power of two, and of the last n of these the most frequent. After each reconfiguration time-out
-that is compared with the current batch size B. Two things differ:
+that is compared with the current batch size B. Four things differ:
 
+- The depth counts the requests in the system, waiting and running. The queue alone reads 0 on a
+  server that never lets a request wait while a worker is free.
+- What counts is the root mean square of the depth over a time-out, of the last two the larger one.
+  A request meets the others that are there: a burst is met by many requests and an empty server by
+  none, which a mean over time forgets. A server that is mostly empty and sometimes flooded would
+  get the configuration of an empty one, as it would when only the last seconds were looked at.
 - A depth somewhat below a power of two counts as that: N clients that send their next request when
   they have an answer are never quite N at once, and 1.9 rounded down would be 1.
 - A depth that hovers about a bound would alternate, so there is a dead band: B is kept until the
-  average leaves ``[B * (1 - margin) * (1 - band), 2 * B * (1 - margin))``.
+  depth leaves ``[B * (1 - margin) * (1 - band), 2 * B * (1 - margin))``.
 
-The depth counts the requests in the system, waiting and running. The queue alone, as in the paper,
-reads 0 on a server that never lets a request wait while a worker is free.
+How each does is measured by ``bench/estimator.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from dataclasses import dataclass
 
-ALPHA = 0.03
-"""Of samples every 100 ms: an average over some three seconds. With 0.1 a load that comes and goes,
-or rises slowly, was followed worse (``bench/estimator.py``)."""
-WINDOW = 30
 MARGIN = 0.15
 BAND = 0.3
 
@@ -29,6 +30,25 @@ BAND = 0.3
 def floor_power_of_two(depth: float) -> int:
     """The largest power of two that is not above ``depth``, at least 1."""
     return 1 << max(0, math.frexp(depth)[1] - 1) if depth >= 1 else 1
+
+
+@dataclass
+class _Period:
+    """A time-out, or as much of it as has passed."""
+
+    seconds: float = 0.0
+    squares: float = 0.0
+    """The square of the depth, summed over them."""
+
+    def add(self, seconds: float, depth: float) -> None:
+        self.seconds += seconds
+        self.squares += seconds * depth * depth
+
+
+def _root_mean_square(*periods: _Period) -> float:
+    """NaN: nothing was seen."""
+    seconds = sum(each.seconds for each in periods)
+    return math.sqrt(sum(each.squares for each in periods) / seconds) if seconds else math.nan
 
 
 class BatchSizeEstimator:
@@ -40,85 +60,64 @@ class BatchSizeEstimator:
         timeout_ns: int,
         *,
         largest: int = 1 << 16,
-        alpha: float = ALPHA,
-        window: int = WINDOW,
         margin: float = MARGIN,
         band: float = BAND,
     ) -> None:
         """Start at batch size ``current``, or at ``largest`` if that is less.
 
         ``margin`` is the share that may be missing to a power of two, ``band`` the dead band below
-        a bound; both 0 is the paper's. The others are those of :meth:`tune`.
+        a bound. The others are those of :meth:`tune`.
         """
         if not (0 <= margin < 1 and 0 <= band < 1 and current >= 1):
             raise ValueError("margin and band in [0, 1), current at least 1")
         self.current = current
         self.decided = False
         """Whether a time-out has passed, so that ``current`` is what the load asks for."""
-        self.largest = largest
         self._timeout_ns = timeout_ns
         self._reached = 1 - margin
         self._left = (1 - margin) * (1 - band)
-        self._average, self._count = math.nan, 0
-        self._rounded: deque[int] = deque()
+        self._before, self._now = _Period(), _Period()
         self._next_ns: int | None = None
-        self.tune(timeout_ns, largest=largest, alpha=alpha, window=window)
+        self._last_ns = 0
+        self.tune(timeout_ns, largest=largest)
 
-    def tune(
-        self,
-        timeout_ns: int,
-        *,
-        largest: int = 1 << 16,
-        alpha: float = ALPHA,
-        window: int = WINDOW,
-    ) -> None:
+    def tune(self, timeout_ns: int, *, largest: int = 1 << 16) -> None:
         """Take other numbers; what is known of the load stays, cut to ``largest``.
 
-        It compares every ``timeout_ns`` from the first sample on. ``alpha`` is the weight of a new
-        sample, ``window`` the number of rounded averages whose mode counts.
+        It compares every ``timeout_ns`` from the first sample on.
         """
-        if not 0 < alpha <= 1 or window < 1 or largest < 1:
-            raise ValueError("alpha in (0, 1], window and largest at least 1")
+        if largest < 1:
+            raise ValueError("largest at least 1")
         if self._next_ns is not None:
             self._next_ns += timeout_ns - self._timeout_ns
-        if window != self._rounded.maxlen or largest < self.largest:
-            self._rounded = deque((min(size, largest) for size in self._rounded), maxlen=window)
-        self._timeout_ns, self._alpha, self.largest = timeout_ns, alpha, largest
+        self._timeout_ns, self.largest = timeout_ns, largest
         self.current = min(self.current, largest)
 
     @property
     def depth(self) -> float:
-        """Average number of requests in the system; NaN before the first sample."""
-        return self._average
-
-    @property
-    def smoothed(self) -> int:
-        """Most frequent of the last rounded averages; of equally frequent ones the latest."""
-        if not self._rounded:
-            return self.current
-        counts = Counter(self._rounded)
-        most = max(counts.values())
-        return next(size for size in reversed(self._rounded) if counts[size] == most)
+        """Root mean square of the requests in the system; NaN before the first sample."""
+        return _root_mean_square(self._before, self._now)
 
     def sample(self, depth: float, now_ns: int) -> int | None:
-        """Take the number of requests in the system.
+        """Take the number of requests in the system, since the last sample.
 
         Returns the batch size wanted when a time-out has passed, changed or not, else None.
         """
         if not (math.isfinite(depth) and depth >= 0):
             raise ValueError(f"depth {depth}; allowed: 0 or more")
-        self._count += 1
-        # Of the first samples the plain mean: a burst at the start does not weigh longer.
-        weight = max(self._alpha, 1 / self._count)
-        before = 0.0 if self._count == 1 else self._average
-        self._average = before + weight * (depth - before)
-        self._rounded.append(self._round(self._average))
         if self._next_ns is None:
-            self._next_ns = now_ns + self._timeout_ns
-        if now_ns < self._next_ns or len(self._rounded) < self._rounded.maxlen:
+            self._next_ns, self._last_ns = now_ns + self._timeout_ns, now_ns - 1
+        # What is seen now says nothing of a long time in which nobody looked.
+        seconds = min(max(0, now_ns - self._last_ns), self._timeout_ns) / 1e9
+        self._last_ns = now_ns
+        self._now.add(seconds, depth)
+        if now_ns < self._next_ns:
             return None
         self._next_ns = now_ns + self._timeout_ns
-        self.current, self.decided = self.smoothed, True
+        periods = [each for each in (self._before, self._now) if each.seconds]
+        self.current = self._round(max(map(_root_mean_square, periods)))
+        self.decided = True
+        self._before, self._now = self._now, _Period()
         return self.current
 
     def _round(self, depth: float) -> int:

@@ -83,8 +83,6 @@ class PlannedModel:
         self.estimator.tune(
             round(settings.timeout_s * 1e9),
             largest=self.table.batch * self.profile.provenance.cores,
-            alpha=settings.alpha,
-            window=settings.window,
         )
 
     @property

@@ -11,7 +11,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from shunter.allocator.planning.estimator import ALPHA, WINDOW
 from shunter.batching.forming.threshold import DEFAULT_ALPHA, DEFAULT_CAP
 from shunter.batching.page.layout import Claims, Order
 from shunter.batching.preemption.evidence import SLOW_DOWN
@@ -121,11 +120,7 @@ class ConfigurationSettings:
     pin: Switch = True
     """Workers keep cores of their own."""
     timeout_s: float = number(30, 1, 86_400)
-    """Time between two looks at whether another batch size is wanted."""
-    alpha: float = number(ALPHA, 0.001, 1)
-    """Weight of the newest number of requests in the system, at every look of the controller."""
-    window: int = number(WINDOW, 1, 10_000)
-    """How many of the smoothed batch sizes are looked at; the most frequent one counts."""
+    """Time between two looks at whether the load of that time wants another batch size."""
     gain: float = number(0.05, 0, 1)
     """A new generation must be expected to be faster by this share."""
 

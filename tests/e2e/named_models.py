@@ -21,8 +21,6 @@ max_hold_ms = 5000  # what a test holds is held for as long as it looks at it
 # Profiled models change at once.
 [configuration]
 timeout_s = 1
-alpha = 0.5
-window = 3
 """
 
 

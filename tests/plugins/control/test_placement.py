@@ -71,7 +71,7 @@ class World:
         self.policy = Reconfiguration(
             lambda: [2],
             lambda: self.free,
-            ConfigurationSettings(timeout_s=1, alpha=1, window=1),
+            ConfigurationSettings(timeout_s=1),
             self.placement,
         )
 

@@ -14,7 +14,7 @@ from shunter.plugins.control.reconfiguration import Reconfiguration
 from shunter.plugins.control.settings import ConfigurationSettings
 
 SECOND = 10**9
-SETTINGS = ConfigurationSettings(timeout_s=1, alpha=1, window=1)
+SETTINGS = ConfigurationSettings(timeout_s=1)
 MIB = 1 << 20
 
 
@@ -209,7 +209,7 @@ def test_the_best_configuration_is_pinned_or_set_free_as_the_settings_say(pin):
 
 
 def test_other_numbers_of_the_settings_hold_for_models_that_are_known():
-    world = World(settings=dataclasses.replace(SETTINGS, timeout_s=1000, window=500))
+    world = World(settings=dataclasses.replace(SETTINGS, timeout_s=1000))
     world.add(0, depth=16)
     world.run()
     assert world.policy.wanted(0) is None
