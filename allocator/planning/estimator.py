@@ -6,10 +6,11 @@ that is compared with the current batch size B. Four things differ:
 
 - The depth counts the requests in the system, waiting and running. The queue alone reads 0 on a
   server that never lets a request wait while a worker is free.
-- What counts is the root mean square of the depth over a time-out, of the last two the larger one.
-  A request meets the others that are there: a burst is met by many requests and an empty server by
-  none, which a mean over time forgets. A server that is mostly empty and sometimes flooded would
-  get the configuration of an empty one, as it would when only the last seconds were looked at.
+- What counts is a power mean of the depth over a time-out, of the last two the larger one. A
+  request meets the others that are there: a burst is met by many requests and an empty server by
+  none, which a mean over time (exponent 1) forgets. A server that is mostly empty and sometimes
+  flooded would get the configuration of an empty one, as it would when only the last seconds were
+  looked at. A root mean square (2) lets a load that varies slowly go for a larger one than it is.
 - A depth somewhat below a power of two counts as that: N clients that send their next request when
   they have an answer are never quite N at once, and 1.9 rounded down would be 1.
 - A depth that hovers about a bound would alternate, so there is a dead band: B is kept until the
@@ -23,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+EXPONENT = 5 / 3
 MARGIN = 0.15
 BAND = 0.3
 
@@ -37,18 +39,19 @@ class _Period:
     """A time-out, or as much of it as has passed."""
 
     seconds: float = 0.0
-    squares: float = 0.0
-    """The square of the depth, summed over them."""
+    powers: float = 0.0
+    """The depth to the power of ``EXPONENT``, summed over them."""
 
     def add(self, seconds: float, depth: float) -> None:
         self.seconds += seconds
-        self.squares += seconds * depth * depth
+        self.powers += seconds * depth**EXPONENT
 
 
-def _root_mean_square(*periods: _Period) -> float:
+def _mean(*periods: _Period) -> float:
     """NaN: nothing was seen."""
     seconds = sum(each.seconds for each in periods)
-    return math.sqrt(sum(each.squares for each in periods) / seconds) if seconds else math.nan
+    powers = sum(each.powers for each in periods)
+    return (powers / seconds) ** (1 / EXPONENT) if seconds else math.nan
 
 
 class BatchSizeEstimator:
@@ -95,8 +98,8 @@ class BatchSizeEstimator:
 
     @property
     def depth(self) -> float:
-        """Root mean square of the requests in the system; NaN before the first sample."""
-        return _root_mean_square(self._before, self._now)
+        """Power mean of the requests in the system; NaN before the first sample."""
+        return _mean(self._before, self._now)
 
     def sample(self, depth: float, now_ns: int) -> int | None:
         """Take the number of requests in the system, since the last sample.
@@ -115,7 +118,7 @@ class BatchSizeEstimator:
             return None
         self._next_ns = now_ns + self._timeout_ns
         periods = [each for each in (self._before, self._now) if each.seconds]
-        self.current = self._round(max(map(_root_mean_square, periods)))
+        self.current = self._round(max(map(_mean, periods)))
         self.decided = True
         self._before, self._now = self._now, _Period()
         return self.current

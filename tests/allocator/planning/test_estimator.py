@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunter.allocator.planning.estimator import BatchSizeEstimator, floor_power_of_two
+from shunter.allocator.planning.estimator import (
+    EXPONENT,
+    BatchSizeEstimator,
+    floor_power_of_two,
+)
 
 SECOND = 10**9
 PERIOD = SECOND // 10
@@ -57,7 +61,7 @@ def test_the_next_lower_power_of_two(depth, size):
     assert floor_power_of_two(depth) == size
 
 
-def test_the_depth_is_the_root_mean_square_of_this_time_out_and_the_last():
+def test_the_depth_is_the_power_mean_of_this_time_out_and_the_last():
     estimator = BatchSizeEstimator(1, 4 * SECOND)
     assert math.isnan(estimator.depth)
     seen = []
@@ -65,8 +69,11 @@ def test_the_depth_is_the_root_mean_square_of_this_time_out_and_the_last():
         estimator.sample(depth, second * SECOND)
         seen.append(estimator.depth)
     # A sample counts for the time since the last one, the first one for none.
-    squares = [64, 64, 32, 80 / 3, 24, 98 / 6, 1, 13 / 5]
-    assert seen == pytest.approx([square**0.5 for square in squares])
+    eight, four, three = 8**EXPONENT, 4**EXPONENT, 3**EXPONENT
+    all_of_it = eight + 2 * four
+    means = [eight, eight, eight / 2, (eight + four) / 3, all_of_it / 4, (all_of_it + 2) / 6]
+    means += [1, (4 + three) / 5]
+    assert seen == pytest.approx([mean ** (1 / EXPONENT) for mean in means])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_a_sample_says_nothing_of_a_long_time_in_which_nobody_looked():
     estimator = BatchSizeEstimator(1, 10 * SECOND)
     follow(estimator, [0] * 100)
     assert estimator.sample(16, 1000 * SECOND) == 8  # for ten seconds of twenty
-    assert estimator.depth == pytest.approx(16 * (10 / 19.9) ** 0.5)
+    assert estimator.depth == pytest.approx(16 * (10 / 19.9) ** (1 / EXPONENT))
 
 
 def test_time_that_goes_back_does_no_harm():
