@@ -23,6 +23,9 @@ static void arm(struct shunter_function *function, uint64_t next_ns) {
 
 /* The rows of failed requests do not wait any more; nobody wants their results. */
 static void withdraw(struct shunter_function *function, uint64_t now_ns) {
+    if (!function->withdraws) {
+        return;
+    }
     function->withdraws = false;
     for (uint32_t entry = 0; entry < function->queue.entries; entry++) {
         const struct shunter_row *row = &function->rows[entry];
@@ -63,12 +66,11 @@ static void decide(struct shunter_function *function) {
         const uint64_t now_ns = shunter_now_ns();
         see_holds(function, now_ns);
         shunter_collect(function->served, now_ns);
+        withdraw(function, now_ns); // or a worker that is free now would run what is cancelled
         function->served->outside_ns = outside_ns(function);
         const uint64_t next_ns = shunter_dispatch(function->served, now_ns);
         see_holds(function, now_ns);
-        if (function->withdraws) {
-            withdraw(function, now_ns);
-        }
+        withdraw(function, now_ns); // of what has just expired
         if (next_ns != SHUNTER_NEVER) {
             arm(function, next_ns);
         }

@@ -93,7 +93,9 @@ void shunter_stream_runs(struct shunter_function *function, uint32_t entry) {
     stream->given = stream->seen = 0;
     streams->live[streams->live_count++] = entry;
     shunter_set(word(function, entry, SHUNTER_E_ENTRY_PARTS), 0);
-    shunter_set(word(function, entry, SHUNTER_E_ENTRY_UNWANTED), 0);
+    // Nobody looks for parts of a call that has ended: its worker would wait for ever.
+    const bool has_ended = function->rows[entry].call->end != SHUNTER_END_OK;
+    shunter_set(word(function, entry, SHUNTER_E_ENTRY_UNWANTED), has_ended);
     while (stream->given < PLACES) {
         give_place(function, entry);
     }

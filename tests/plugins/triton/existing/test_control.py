@@ -83,7 +83,7 @@ def profile(cells, threads=1):
 LINEAR = {(1, 1): 10.0, (1, 16): 160.0}
 TWO_WAYS = {(1, 1): 10.0, (1, 16): 160.0, (4, 1): 4.0, (4, 16): 64.0}
 ONE, FREE = Target(1, 0, 0), Terms()
-SETTINGS = ConfigurationSettings(timeout_s=1, alpha=1, window=1)
+SETTINGS = ConfigurationSettings(timeout_s=1)
 
 
 def choices(cells=LINEAR, threads=(1,), cores=4, settings=SETTINGS):
