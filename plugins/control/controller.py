@@ -80,17 +80,18 @@ class Quiet:
         """Of what stays as it is, policy knows enough after ``QUIET_S``."""
         if (seen := self._slots()) != self._seen:
             self._seen, self._since_ns = seen, now_ns
-        is_quiet = now_ns - self._since_ns >= QUIET_S * 1e9
-        return not is_quiet or now_ns - self._worked_ns >= BEAT_S * 1e9
+        return not self._is_quiet(now_ns) or now_ns - self._worked_ns >= BEAT_S * 1e9
 
     def look_s(self, interval_s: float, now_ns: int) -> float:
         """Seconds until the next look, where duty cycles come in ``interval_s``."""
-        is_quiet = now_ns - self._since_ns >= QUIET_S * 1e9
-        return max(interval_s, QUIET_LOOK_S) if is_quiet else interval_s
+        return max(interval_s, QUIET_LOOK_S) if self._is_quiet(now_ns) else interval_s
 
     def worked(self, now_ns: int) -> None:
         """A duty cycle began then. What it has written is no news."""
         self._seen, self._worked_ns = self._slots(), now_ns
+
+    def _is_quiet(self, now_ns: int) -> bool:
+        return now_ns - self._since_ns >= QUIET_S * 1e9
 
     def _slots(self) -> list[bytes]:
         return [self._page.slot_bytes(slot) for slot in self._page.live_slots()]
