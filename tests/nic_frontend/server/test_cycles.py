@@ -12,7 +12,7 @@ MS = 1_000_000
 
 @pytest.fixture
 def looks(monkeypatch):
-    """A front end whose time is ours: of each step the time of its cycle, None where it had none."""
+    """A step of a front end whose time is ours: whether it looked around, and when it does next."""
     at, found = SimpleNamespace(ns=10**9), []
     server = object.__new__(FrontEnd)
     server._due_ns, server._seen, server._rereads = 0, {}, False
