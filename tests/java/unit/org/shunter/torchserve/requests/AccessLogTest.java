@@ -40,11 +40,20 @@ final class AccessLogTest {
                 200, "", trace);
     }
 
+    /**
+     * The lines that are whole. Not {@code readAllLines}: of a file that grows under it, it takes
+     * the end so far for the end of a line, and the newline that comes then for a line more.
+     */
+    private static List<String> whole(final Path path) throws IOException {
+        final String text = Files.exists(path) ? Files.readString(path) : "";
+        return text.substring(0, text.lastIndexOf('\n') + 1).lines().toList();
+    }
+
     private static List<String> until(final Path path, final int count)
             throws IOException, InterruptedException {
         final long end = System.nanoTime() + PATIENCE_NS;
         while (System.nanoTime() < end) {
-            final List<String> lines = Files.exists(path) ? Files.readAllLines(path) : List.of();
+            final List<String> lines = whole(path);
             if (lines.size() >= count) {
                 return lines;
             }
@@ -135,8 +144,7 @@ final class AccessLogTest {
 
     private static long told(final Path path) throws IOException {
         long count = 0;
-        final String text = Files.exists(path) ? Files.readString(path) : "";
-        for (final String line : text.substring(0, text.lastIndexOf('\n') + 1).lines().toList()) {
+        for (final String line : whole(path)) {
             final JsonObject json = JsonParser.parseString(line).getAsJsonObject();
             count += json.has("left_out") ? json.get("left_out").getAsLong() : 1;
         }
