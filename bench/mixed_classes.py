@@ -3,10 +3,10 @@
 Sentence embeddings (minilm), open loop (Poisson), REST: strict at 30 % and best effort at 90 % of
 our highest closed-loop rate, the same for all. What does the best effort cost the strict requests,
 and how much of what strict leaves of a server's own highest rate does it get? Beside Shunter, as it
-is and with ``mix_classes``: stock TorchServe, which has no classes, with large and small batches
-and as two models, one for each class; Triton's priority levels with large and small batches, and
-two Tritons, one for each class. The rivals' figure is that of their best strict p99 of all
-settings.
+is, with ``mix_classes`` and with a worker group for each class: stock TorchServe, which has no
+classes, with large and small batches and as two models, one for each class; Triton's priority
+levels with large and small batches, and two Tritons, one for each class. Servers are compared by
+the lowest strict p99 of all their settings, Shunter's too.
 
 Examples:
     python bench/mixed_classes.py                 # 5 rounds, about 10 minutes
@@ -40,6 +40,7 @@ CLASSES = ("strict", "best_effort")
 SHARES = {"strict": 0.3, "best_effort": 0.9}
 SMALL = 4
 MIXED = "[batching]\nmix_classes = true\n"
+GROUPED = "shunter, a group for each class"
 Terms = dict[str, Any]
 
 
@@ -166,6 +167,18 @@ def shunter(side: Side, args: argparse.Namespace, name: str = "shunter") -> Subj
     return Subject(name, same(url), terms, look=lambda: service_times(side, setting))
 
 
+def grouped(side: Side, args: argparse.Namespace) -> Subject:
+    """Ours with workers of their own for best effort, which stand still for strict requests."""
+    setting = Setting(batch=args.batch, delay_ms=5, queue=10_000)
+    groups = [
+        {"configuration": f"{setting.workers}x{setting.threads}x{setting.batch}", "classes": [each]}
+        for each in CLASSES
+    ]
+    url = side.add(setting, {"configuration": None, "groups": groups}, name="grouped")
+    terms: dict[str, Terms] = {each: {"request_class": each} for each in CLASSES}
+    return Subject(GROUPED, same(url), terms)
+
+
 def stocks(side: Side, args: argparse.Namespace) -> list[Subject]:
     """Stock in several settings."""
     nothing: dict[str, Terms] = {each: {} for each in CLASSES}
@@ -205,8 +218,10 @@ def tritons(stack: ExitStack, archive: Path, args: argparse.Namespace) -> list[S
 
 
 def headline(rows: list[Row]) -> Row:
-    """The figures that the claims are about; the rivals' best strict p99 of all settings."""
+    """The figures that the claims are about; against rivals the best strict p99 of all settings."""
     ours = next(row for row in rows if row["side"] == "shunter")
+    settings = [row for row in rows if row["side"].startswith("shunter")]
+    best = min(settings, key=lambda row: row["mixed_p99_ms"])
     found: Row = {
         "strict_p99_vs_alone": ours["mixed_vs_alone"],
         "strict_p99_excess_batches": ours["excess_batches"],
@@ -216,12 +231,17 @@ def headline(rows: list[Row]) -> Row:
     if mixed is not None:
         found["best_effort_share_mixed"] = mixed["best_effort_share"]
         found["strict_p99_mixed_vs_alone"] = mixed["mixed_vs_alone"]
+    group = next((row for row in rows if row["side"] == GROUPED), None)
+    if group is not None:
+        found["best_effort_share_grouped"] = group["best_effort_share"]
+        found["strict_p99_grouped_vs_alone"] = group["mixed_vs_alone"]
+    found["best_setting"] = best["side"]
     for key, prefix in (
         ("stock", "stock"), ("triton_priority", "triton,"), ("two_tritons", "two tritons")
     ):
         p99s = [row["mixed_p99_ms"] for row in rows if row["side"].startswith(prefix)]
         if p99s:
-            found[f"strict_p99_vs_{key}"] = ours["mixed_p99_ms"] / min(p99s)
+            found[f"strict_p99_vs_{key}"] = best["mixed_p99_ms"] / min(p99s)
     return found
 
 
@@ -244,6 +264,7 @@ def main() -> None:
         if not args.quick:
             mixed = stack.enter_context(Side(stores[3], shunter=True, settings=MIXED))
             taking_part.append(shunter(mixed, args, "shunter, classes mixed"))
+            taking_part.append(grouped(mixed, args))
             taking_part += stocks(stack.enter_context(Side(stores[1], shunter=False)), args)
         if not args.quick and not args.no_rival:
             try:

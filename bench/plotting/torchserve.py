@@ -161,7 +161,7 @@ def mixed_classes(rows: list[Row]) -> Figure:
     found = [
         {
             "name": row["side"].replace("shunter", "Shunter").replace("triton", "Triton"),
-            "ours": row["side"] == "shunter",
+            "ours": row["side"].startswith("shunter"),
             **{key: ranged(row, key) for key in keys},
         }
         for row in only(rows, "side")
