@@ -174,7 +174,7 @@ def grouped(side: Side, args: argparse.Namespace) -> Subject:
         {"configuration": f"{setting.workers}x{setting.threads}x{setting.batch}", "classes": [each]}
         for each in CLASSES
     ]
-    url = side.add(setting, {"configuration": None, "groups": groups}, name="grouped")
+    url = side.add(setting, {"groups": groups}, name="grouped")
     terms: dict[str, Terms] = {each: {"request_class": each} for each in CLASSES}
     return Subject(GROUPED, same(url), terms)
 

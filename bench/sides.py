@@ -172,7 +172,9 @@ class Side:
 
     def archive(self, name: str, setting: Setting, section: dict[str, Any]) -> Path:
         """Pack the model as it is to be registered."""
-        configuration = f"{setting.workers}x{setting.threads}x{setting.batch}"
+        if "groups" not in section:
+            configuration = f"{setting.workers}x{setting.threads}x{setting.batch}"
+            section = {"configuration": configuration, **section}
         config = {
             "batchSize": setting.batch,
             "maxBatchDelay": setting.delay_ms,
@@ -181,7 +183,7 @@ class Side:
             "jobQueueSize": setting.queue,
             "clientTimeoutInMills": setting.drop_ms or None,
             "handler": {"threads": setting.threads or None},
-            "shunter": {"configuration": configuration, **section} if self.shunter else None,
+            "shunter": section if self.shunter else None,
         }
         return self.workload.pack(self._store, name=name, config=config)
 
