@@ -179,15 +179,12 @@ def write_result(
 
 
 def _place(name: str, quick: bool, is_contaminated: bool) -> Path:
-    """Where it is written: a run beside other work does not take the place of a clean one.
-
-    One that does not say what was beside it is not known to be clean.
-    """
+    """Where it is written: a run beside other work does not take the place of a clean one."""
     path = result_path(name, quick)
     if quick or not is_contaminated or not path.exists():
         return path
     before = json.loads(path.read_text(encoding="utf-8")).get("surroundings", {})
-    if before.get("contaminated") != []:
+    if before.get("contaminated"):
         return path
     aside = path.with_suffix(".contaminated.json")
     print(f"this run was not alone on the machine: it is written to {aside}", file=sys.stderr)

@@ -115,8 +115,6 @@ def test_a_run_beside_others_does_not_take_the_place_of_a_clean_one(script, tmp_
         *("r.json", "r.json", "r.json", "r.contaminated.json", "r.json")
     ]
     assert [write(0.0, quick=True), write(9.0, quick=True)] == ["quick/r.json"] * 2
-    (tmp_path / "results/r.json").write_text(json.dumps({"headline": {}}))  # an older one
-    assert write(9.0) == "r.json"
 
 
 def test_a_result_is_good_until_what_it_measures_changes(script, repository):
