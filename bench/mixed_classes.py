@@ -5,8 +5,8 @@ our highest closed-loop rate, the same for all. What does the best effort cost t
 and how much of what strict leaves of a server's own highest rate does it get? Beside Shunter, as it
 is, with ``mix_classes`` and with a worker group for each class: stock TorchServe, which has no
 classes, with large and small batches and as two models, one for each class; Triton's priority
-levels with large and small batches, and two Tritons, one for each class. Servers are compared by
-the lowest strict p99 of all their settings, Shunter's too.
+levels with large and small batches, and two Tritons, one for each class. Each setting of Shunter
+is compared with the lowest strict p99 of all settings of a rival.
 
 Examples:
     python bench/mixed_classes.py                 # 5 rounds, about 10 minutes
@@ -40,7 +40,14 @@ CLASSES = ("strict", "best_effort")
 SHARES = {"strict": 0.3, "best_effort": 0.9}
 SMALL = 4
 MIXED = "[batching]\nmix_classes = true\n"
-GROUPED = "shunter, a group for each class"
+OURS = {
+    "": "shunter",
+    "_mixed": "shunter, classes mixed",
+    "_grouped": "shunter, a group for each class",
+}
+"""Shunter's settings, by what the keys of their figures have."""
+RIVALS = {"stock": "stock", "triton_priority": "triton,", "two_tritons": "two tritons"}
+"""How the names of a rival's settings begin, by its key."""
 Terms = dict[str, Any]
 
 
@@ -158,7 +165,7 @@ def same(url: str) -> dict[str, str]:
     return dict.fromkeys(CLASSES, url)
 
 
-def shunter(side: Side, args: argparse.Namespace, name: str = "shunter") -> Subject:
+def shunter(side: Side, args: argparse.Namespace, name: str = OURS[""]) -> Subject:
     """Ours."""
     setting = Setting(batch=args.batch, delay_ms=5, queue=10_000)
     url = side.add(setting, {"class": "strict", "slo_ms": args.slo_ms} if args.slo_ms else None)
@@ -170,13 +177,10 @@ def shunter(side: Side, args: argparse.Namespace, name: str = "shunter") -> Subj
 def grouped(side: Side, args: argparse.Namespace) -> Subject:
     """Ours with workers of their own for best effort, which stand still for strict requests."""
     setting = Setting(batch=args.batch, delay_ms=5, queue=10_000)
-    groups = [
-        {"configuration": f"{setting.workers}x{setting.threads}x{setting.batch}", "classes": [each]}
-        for each in CLASSES
-    ]
+    groups = [{"configuration": setting.configuration, "classes": [each]} for each in CLASSES]
     url = side.add(setting, {"groups": groups}, name="grouped")
     terms: dict[str, Terms] = {each: {"request_class": each} for each in CLASSES}
-    return Subject(GROUPED, same(url), terms)
+    return Subject(OURS["_grouped"], same(url), terms)
 
 
 def stocks(side: Side, args: argparse.Namespace) -> list[Subject]:
@@ -218,30 +222,19 @@ def tritons(stack: ExitStack, archive: Path, args: argparse.Namespace) -> list[S
 
 
 def headline(rows: list[Row]) -> Row:
-    """The figures that the claims are about; against rivals the best strict p99 of all settings."""
-    ours = next(row for row in rows if row["side"] == "shunter")
-    settings = [row for row in rows if row["side"].startswith("shunter")]
-    best = min(settings, key=lambda row: row["mixed_p99_ms"])
-    found: Row = {
-        "strict_p99_vs_alone": ours["mixed_vs_alone"],
-        "strict_p99_excess_batches": ours["excess_batches"],
-        "best_effort_share": ours["best_effort_share"],
-    }
-    mixed = next((row for row in rows if row["side"] == "shunter, classes mixed"), None)
-    if mixed is not None:
-        found["best_effort_share_mixed"] = mixed["best_effort_share"]
-        found["strict_p99_mixed_vs_alone"] = mixed["mixed_vs_alone"]
-    group = next((row for row in rows if row["side"] == GROUPED), None)
-    if group is not None:
-        found["best_effort_share_grouped"] = group["best_effort_share"]
-        found["strict_p99_grouped_vs_alone"] = group["mixed_vs_alone"]
-    found["best_setting"] = best["side"]
-    for key, prefix in (
-        ("stock", "stock"), ("triton_priority", "triton,"), ("two_tritons", "two tritons")
-    ):
-        p99s = [row["mixed_p99_ms"] for row in rows if row["side"].startswith(prefix)]
-        if p99s:
-            found[f"strict_p99_vs_{key}"] = best["mixed_p99_ms"] / min(p99s)
+    """The figures that the claims are about; the rivals' best strict p99 of all settings."""
+    by_side = {row["side"]: row for row in rows}
+    found: Row = {"strict_p99_excess_batches": by_side[OURS[""]]["excess_batches"]}
+    for part, side in OURS.items():
+        if side not in by_side:
+            continue
+        ours = by_side[side]
+        found[f"best_effort_share{part}"] = ours["best_effort_share"]
+        found[f"strict_p99{part}_vs_alone"] = ours["mixed_vs_alone"]
+        for key, prefix in RIVALS.items():
+            p99s = [row["mixed_p99_ms"] for row in rows if row["side"].startswith(prefix)]
+            if p99s:
+                found[f"strict_p99{part}_vs_{key}"] = ours["mixed_p99_ms"] / min(p99s)
     return found
 
 
@@ -263,8 +256,8 @@ def main() -> None:
         taking_part, reason = [shunter(ours, args)], "left out"
         if not args.quick:
             mixed = stack.enter_context(Side(stores[3], shunter=True, settings=MIXED))
-            taking_part.append(shunter(mixed, args, "shunter, classes mixed"))
-            taking_part.append(grouped(mixed, args))
+            taking_part.append(shunter(mixed, args, OURS["_mixed"]))
+            taking_part.append(grouped(ours, args))
             taking_part += stocks(stack.enter_context(Side(stores[1], shunter=False)), args)
         if not args.quick and not args.no_rival:
             try:

@@ -97,6 +97,11 @@ class Setting:
         """Under which it is registered."""
         return "m-" + "-".join(str(value) for value in vars(self).values())
 
+    @property
+    def configuration(self) -> str:
+        """As Shunter writes it."""
+        return f"{self.workers}x{self.threads}x{self.batch}"
+
     def row(self) -> dict[str, Any]:
         """As it stands in a result."""
         return asdict(self)
@@ -173,8 +178,7 @@ class Side:
     def archive(self, name: str, setting: Setting, section: dict[str, Any]) -> Path:
         """Pack the model as it is to be registered."""
         if "groups" not in section:
-            configuration = f"{setting.workers}x{setting.threads}x{setting.batch}"
-            section = {"configuration": configuration, **section}
+            section = {"configuration": setting.configuration, **section}
         config = {
             "batchSize": setting.batch,
             "maxBatchDelay": setting.delay_ms,

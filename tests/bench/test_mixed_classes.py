@@ -1,0 +1,37 @@
+"""The figures of strict requests beside best effort."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def mixed(script):
+    return script("mixed_classes")
+
+
+def row(side, p99, **more):
+    found = {"side": side, "mixed_p99_ms": p99, "mixed_vs_alone": p99 / 20}
+    return {**found, "best_effort_share": 0.5, "excess_batches": 0.3, **more}
+
+
+def test_each_setting_of_ours_meets_the_best_of_each_rival(mixed):
+    rows = [
+        *(row(mixed.OURS[""], 80), row(mixed.OURS["_grouped"], 40, best_effort_share=0.6)),
+        *(row("stock, batches of 16", 200), row("stock, batches of 4", 160)),
+        *(row("triton, priorities, batches of 16", 100), row("triton, batches of 4", 50)),
+    ]
+    assert mixed.headline(rows) == {
+        "strict_p99_excess_batches": 0.3,
+        "best_effort_share": 0.5,
+        "strict_p99_vs_alone": 4,
+        "strict_p99_vs_stock": 0.5,
+        "strict_p99_vs_triton_priority": 1.6,
+        "best_effort_share_grouped": 0.6,
+        "strict_p99_grouped_vs_alone": 2,
+        "strict_p99_grouped_vs_stock": 0.25,
+        "strict_p99_grouped_vs_triton_priority": 0.8,
+    }
+
+
+def test_without_rivals_there_is_nothing_about_them(mixed):
+    found = mixed.headline([row("shunter", 80)])
+    assert set(found) == {"strict_p99_excess_batches", "best_effort_share", "strict_p99_vs_alone"}
