@@ -127,7 +127,7 @@ void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size
         shunter_take(served, &batch, !class, most - own, limit);
     }
     if (class == BEST_EFFORT || batch.rows > own) {
-        served->seen.last_best_effort_ns = plan->now_ns;
+        served->seen.best_effort_served_ns = plan->now_ns;
     }
     shunter_give(served, to, batch, plan->now_ns);
 }

@@ -262,7 +262,9 @@ static void release(struct plan *plan, uint8_t class) {
     }
 }
 
-/* One batch of best effort per ageing interval goes first, so that it cannot starve. */
+/* One batch of best effort goes first if none began or ended within the ageing interval, so that it
+ * cannot starve. Or ended: where one takes longer than the interval, the next would be due as it ends,
+ * and strict requests would starve instead. */
 static bool best_effort_is_due(const struct plan *plan) {
     const struct shunter_served *served = plan->served;
     const struct shunter_class_list *list = &served->lists[BEST_EFFORT];
@@ -270,7 +272,7 @@ static bool best_effort_is_due(const struct plan *plan) {
         return false;
     }
     uint64_t oldest = served->waiting[list->first].arrival_ns;
-    const uint64_t last = served->seen.last_best_effort_ns;
+    const uint64_t last = served->seen.best_effort_served_ns;
     oldest = oldest > last ? oldest : last;
     return plan->now_ns > oldest && plan->now_ns - oldest >= served->policy.ageing_ns;
 }

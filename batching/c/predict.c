@@ -148,6 +148,9 @@ void shunter_learn(
     struct shunter_served *served, const struct shunter_held *batch, bool disturbed,
     uint64_t began_ns, uint64_t waiting_ahead, uint64_t now_ns) {
     struct shunter_seen *seen = &served->seen;
+    if (batch->class == SHUNTER_BEST_EFFORT) {
+        seen->best_effort_served_ns = now_ns;
+    }
     shunter_adaptive_threshold_settle(&seen->threshold, (int64_t)now_ns, seen->arrivals);
     if (!disturbed && was_usual(served, batch)) {
         shunter_latency_fit_observe(&seen->fit, batch->rows, (int64_t)(now_ns - began_ns));

@@ -433,6 +433,21 @@ def test_best_effort_goes_first_when_it_has_waited_long_enough():
     assert [first for _, first in order] == [2, 0, 3]
 
 
+def test_strict_does_not_starve_where_best_effort_batches_take_longer_than_the_ageing_time():
+    place = Place(caps=(1,), ahead=0, ageing_ns=100 * MS)
+    now, best_effort, order = 0, iter(range(100, 200)), []
+    place.wait(next(best_effort), next(best_effort), priority=1)
+    for number in range(12):
+        ((_, first),) = place.go(now)
+        order.append(first)
+        now += (150 if first >= 100 else 30) * MS
+        place.wait(next(best_effort), priority=1, now=now)  # more than can be served
+        place.wait(number, now=now)
+        place.answered(0, now)
+    # Each best-effort batch is followed by all of strict that fits into the ageing time.
+    assert order == [100, 0, 1, 2, 3, 101, 4, 5, 6, 7, 102, 8]
+
+
 @pytest.mark.parametrize(
     ("running", "waiting", "traffic", "ahead", "sent"),
     [

@@ -87,6 +87,7 @@ class Dispatch:
         """Arrivals, each counted once."""
         self._strict_ns: int | None = None
         self._best_effort_ns = 0
+        """When it was sent or, in a batch of its own, has ended last."""
         self._largest, self._largest_ns = 0, 0
         self._now = 0
         self._wake_ns = FAR_NS
@@ -136,6 +137,8 @@ class Dispatch:
         at_ns = max(now_ns, began_ns)
         hand.free_since_ns = at_ns
         hand.began_ns = max(following.given_ns, at_ns) if following else at_ns
+        if run.priority == BEST_EFFORT:
+            self._best_effort_ns = at_ns
         self.adaptive.settle(at_ns, self._new)
         if ok and not run.alone:
             self.fit.observe(run.rows, at_ns - began_ns)

@@ -5,6 +5,7 @@ import java.util.List;
 import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.Commands;
+import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.RequestQueue;
@@ -25,7 +26,7 @@ final class BatchBuilder {
     private final List<Assignment> assignments = new ArrayList<>();
     private final List<Entry> givenUp = new ArrayList<>();
     private long now;
-    private long lastBestEffortNs;
+    private long bestEffortServedNs;
 
     BatchBuilder(
             final Object lock,
@@ -57,9 +58,17 @@ final class BatchBuilder {
         return givenUp;
     }
 
-    /** When best effort was last sent. */
-    long lastBestEffortNs() {
-        return lastBestEffortNs;
+    /** When best effort was sent or, in a batch of its own, has ended last. */
+    long bestEffortServedNs() {
+        return bestEffortServedNs;
+    }
+
+    /** A batch runs no more. */
+    void ended(final Batch batch, final long nowNs) {
+        assert Thread.holdsLock(lock);
+        if (batch.requestClass == RequestClass.BEST_EFFORT) {
+            bestEffortServedNs = nowNs;
+        }
     }
 
     boolean has(final BatchWorker worker) {
@@ -163,7 +172,7 @@ final class BatchBuilder {
             final BatchWorker worker, final RequestClass requestClass, final List<Entry> entries) {
         final boolean mixed = entries.get(entries.size() - 1).requestClass != requestClass;
         if (mixed || requestClass == RequestClass.BEST_EFFORT) {
-            lastBestEffortNs = now;
+            bestEffortServedNs = now;
         }
         assignments.add(new Assignment(worker, requestClass, entries));
     }

@@ -98,11 +98,12 @@ final class BatchPlanner {
         deliberateWait.settle(nowNs, arrivals);
     }
 
-    /** A worker answered a batch of that size; what it holds still is in its {@code inFlight}. */
-    void answered(final BatchWorker worker, final int size, final long nowNs, final long arrivals) {
+    /** A worker answered a batch; what it holds still is in its {@code inFlight}. */
+    void answered(final BatchWorker worker, final Batch batch, final long nowNs, final long arrivals) {
+        builder.ended(batch, nowNs);
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
-        deliberateWait.answered(nowNs, size, waiting, arrivals, forecast.fixedNs(worker));
+        deliberateWait.answered(nowNs, batch.size(), waiting, arrivals, forecast.fixedNs(worker));
     }
 
     /** Requests worth a batch, per worker. */
@@ -111,7 +112,11 @@ final class BatchPlanner {
         return deliberateWait.threshold();
     }
 
-    /** One batch of best effort per ageing interval goes first, so that it cannot starve. */
+    /**
+     * One batch of best effort goes first if none began or ended within the ageing interval, so
+     * that it cannot starve. Or ended: where one takes longer than the interval, the next would be
+     * due as it ends, and strict requests would starve instead.
+     */
     private boolean bestEffortIsDue() {
         final Entry alone = queue.peekAlone(RequestClass.BEST_EFFORT);
         final long oldest =
@@ -120,7 +125,7 @@ final class BatchPlanner {
                         alone == null ? Entry.NEVER : alone.arrivalNs);
         return commands.ageingUs > 0
                 && oldest != Entry.NEVER
-                && now - Math.max(oldest, builder.lastBestEffortNs()) >= commands.ageingUs * 1000;
+                && now - Math.max(oldest, builder.bestEffortServedNs()) >= commands.ageingUs * 1000;
     }
 
     private void releaseAlone(final RequestClass requestClass) {

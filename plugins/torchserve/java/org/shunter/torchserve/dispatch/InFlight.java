@@ -141,7 +141,7 @@ final class InFlight {
             worker.group.fit.observe(batch.size(), now - batch.startNs);
             publishFit(worker);
         }
-        planner.answered(worker, batch.size(), now, arrivals);
+        planner.answered(worker, batch, now, arrivals);
         begin(worker.inFlight.peekFirst(), worker, now);
     }
 

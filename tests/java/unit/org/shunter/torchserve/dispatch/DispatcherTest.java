@@ -126,6 +126,24 @@ class DispatcherTest {
     }
 
     @Test
+    void strictDoesNotStarveWhereBestEffortTakesLongerThanTheAgeingTime() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        model.command(() -> model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0));
+        model.bestEffort("b0");
+        final StringBuilder order = new StringBuilder();
+        for (int i = 1; i < 13; i++) {
+            final String first = worker.running().get(0);
+            order.append(first, 0, 1);
+            model.now += first.startsWith("b") ? 1_500_000_000L : 300_000_000L;
+            model.bestEffort("b" + i); // more than can be served
+            model.strict("s" + i);
+            worker.answer();
+        }
+        // Each best-effort batch is followed by all of strict that fits into the ageing time.
+        assertEquals("bssssbssssbs", order.toString());
+    }
+
+    @Test
     void bestEffortThatSawADeathDoesNotStarveBehindStrict() {
         final TestModel.FakeWorker worker = model.serve(1)[0];
         model.bestEffort("b");
