@@ -113,8 +113,7 @@ struct shunter_seen {
     struct shunter_latency_fit fit;
     struct shunter_adaptive_threshold threshold;
     int64_t arrivals; /* rows of requests that have come, each counted once */
-    uint64_t last_strict_ns;
-    uint64_t best_effort_served_ns; /* when it was given or, in a batch of its own, has ended last */
+    uint64_t last_strict_ns, best_effort_served_ns; /* served: given, or ended in a batch of its own */
     bool strict; /* one came */
     uint64_t full_ns; /* when a request last found as many waiting as may, says the owner; 0: never */
 };

@@ -262,9 +262,8 @@ static void release(struct plan *plan, uint8_t class) {
     }
 }
 
-/* One batch of best effort goes first if none began or ended within the ageing interval, so that it
- * cannot starve. Or ended: where one takes longer than the interval, the next would be due as it ends,
- * and strict requests would starve instead. */
+/* One batch of best effort goes first if none began or ended within the ageing interval, lest it starve;
+ * "ended", lest strict starves where each takes longer than that, and the next would be due at once. */
 static bool best_effort_is_due(const struct plan *plan) {
     const struct shunter_served *served = plan->served;
     const struct shunter_class_list *list = &served->lists[BEST_EFFORT];

@@ -56,6 +56,18 @@ def test_unregistering_answers_when_the_processes_are_gone(site, serve):
     assert _gone(pids)
 
 
+def test_nobody_misses_a_model_whose_workers_are_slow_to_end(site, serve, pings, wait_until):
+    model = serve(initial_workers=2)
+    for pid in model.pids():
+        os.kill(pid, signal.SIGSTOP)  # until it is killed
+    with pings(site) as seen:
+        call = site.pool.submit(model.scale, 0)
+        wait_until("it is taken up", lambda: model.describe()["minWorkers"] == 0)
+        enough = len(seen.answers) + 30
+        wait_until("pings", lambda: len(seen.answers) > enough)
+        assert call.result().status == 200
+
+
 def test_a_negative_number_of_workers_is_refused_and_changes_nothing(serve):
     """Stock answers the same, after it has ended every worker."""
     model = serve(initial_workers=2)

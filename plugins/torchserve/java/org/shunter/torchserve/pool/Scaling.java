@@ -36,9 +36,14 @@ public final class Scaling {
         return counts;
     }
 
-    /** How many healthy workers there must be. */
-    public int needed() {
-        return needed;
+    /**
+     * Whether the model has the workers that it needs. A change meanwhile makes none missing: its
+     * numbers go down before workers go, and up after they have come.
+     */
+    public boolean isMet() {
+        final int before = needed;
+        final long healthy = pool.current().workers().stream().filter(Worker::isHealthy).count();
+        return healthy >= Math.min(before, needed);
     }
 
     /**
@@ -132,6 +137,12 @@ public final class Scaling {
             asked.result.completeExceptionally(why);
             asked = null;
         }
+    }
+
+    /** No call counts any more, and no worker is needed. */
+    void end(final RuntimeException why) {
+        lower(0);
+        forget(why);
     }
 
     /** Fewer may be there soon; before they are, so that {@code /ping} misses nobody at any time. */

@@ -33,16 +33,4 @@ public record WorkerCounts(int min, int max) {
         model.setMinWorkers(min);
         model.setMaxWorkers(max);
     }
-
-    /**
-     * What TorchServe shall compare with a model's registered minimum, so that the model counts as
-     * healthy exactly if it has the workers that it needs. That is another number while the
-     * controller chose its configuration, or while TorchServe has written down the minimum of a
-     * scale call and has not called us yet.
-     */
-    public static int forPing(final int healthy, final int needed, final int registeredMin) {
-        return healthy >= needed
-                ? Math.max(healthy, registeredMin)
-                : Math.min(healthy, registeredMin - 1);
-    }
 }

@@ -176,7 +176,7 @@ public final class WorkerPool {
         if (!move(PoolState.Event.RETIRE)) {
             return retirement;
         }
-        scaling.forget(new BadRequestException(this + " is being removed"));
+        scaling.end(new BadRequestException(this + " is being removed"));
         final List<Worker> ending = workers();
         if (next != null) {
             ending.addAll(next.end());

@@ -271,19 +271,21 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
                         .count();
     }
 
+    /**
+     * TorchServe compares it with the registered minimum as it has read that before. What a model
+     * needs is another number while the controller chose its configuration, or a scale call is on
+     * its way: more than any minimum, or fewer.
+     */
     @Override
     public int getNumHealthyWorkers(final ModelVersionName name) {
         if (draining) {
-            return -1; // fewer than any minimum: who balances load shall look elsewhere at once
+            return -1; // who balances load shall look elsewhere at once
         }
         final ServedModel model = served.get(name);
         if (model == null) {
             return super.getNumHealthyWorkers(name);
         }
-        final List<Worker> workers = model.pool().current().workers();
-        final int healthy = (int) workers.stream().filter(Worker::isHealthy).count();
-        return WorkerCounts.forPing(
-                healthy, model.pool().scaling().needed(), model.model().getMinWorkers());
+        return model.pool().scaling().isMet() ? Integer.MAX_VALUE : -1;
     }
 
     public static EventLoopGroup backendGroup(final WorkLoadManager stock) {

@@ -6,7 +6,7 @@ import com.google.gson.internal.UnsafeAllocator;
 import org.junit.jupiter.api.Test;
 import org.pytorch.serve.wlm.Model;
 
-/** Numbers that users registered, and those that /ping compares. */
+/** Numbers that users registered. */
 final class WorkerCountsTest {
     /** Its constructor needs a running server. */
     private static Model model(final int min, final int max) throws Exception {
@@ -31,17 +31,5 @@ final class WorkerCountsTest {
         new WorkerCounts(3, 3).writeTo(model);
         assertEquals(before, before.replaceBy(new WorkerCounts(4, 4), model));
         assertEquals(new WorkerCounts(3, 3), WorkerCounts.of(model));
-    }
-
-    @Test
-    void aModelIsHealthyExactlyIfItHasTheWorkersItNeeds() {
-        for (int min = 0; min < 6; min++) {
-            for (int needed = 0; needed < 6; needed++) {
-                for (int healthy = 0; healthy < 6; healthy++) {
-                    final int told = WorkerCounts.forPing(healthy, needed, min);
-                    assertEquals(healthy >= needed, told >= min, min + " " + needed + " " + healthy);
-                }
-            }
-        }
     }
 }
