@@ -197,11 +197,12 @@ class Backend:
         reply = self._reply("drain", Kind.DRAIN, model=model, version=version, pid=pid)
         return bool(reply["said"] == Said.DONE)
 
-    def set_policy(self, model: str, version: int, policy: Any, capacity: int = 0) -> None:
-        """Numbers to decide by, from now on: a :class:`model_policy.Policy`.
+    def expect(self, model: str, version: int) -> None:
+        """A worker is being started, for which requests without one shall wait."""
+        self._reply("expect", Kind.EXPECT, model=model, version=version)
 
-        ``capacity``: requests that may wait, 0: any number.
-        """
+    def set_policy(self, model: str, version: int, policy: Any, capacity: int = 0) -> None:
+        """Decide by :class:`model_policy.Policy`; ``capacity``: so many may wait, 0: any number."""
         numbers = asdict(policy)
         numbers["cap"] = numbers.pop("threshold_cap")
         which = {"model": model, "version": version, "capacity": capacity}
@@ -212,8 +213,7 @@ class Backend:
         self._ask(layout.pack("page", kind=Kind.PAGE), [page])
 
     def functions(self) -> list[dict[str, Any]]:
-        """What it serves now: ``state`` of the layout, with ``pids`` of workers
-        and for how many nanoseconds each has run its oldest batch."""
+        """``state`` of the layout of each that it serves; ``pids``: ns that each runs a batch."""
         count, found = self._reply("list", Kind.LIST)["number"], []
         for _ in range(count):
             with self._answering():

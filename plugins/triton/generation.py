@@ -184,6 +184,11 @@ class Generation:
             if place.worker is None and now >= place.due:
                 place.restart = pool.submit(self._start, place, {"SHUNTER_GENTLE": "1"})
 
+    @property
+    def is_coming(self) -> bool:
+        """Whether a worker is being started again."""
+        return any(place.restart is not None for place in self.places)
+
     def _lost(self, place: Place, now: float) -> None:
         assert place.worker is not None
         failure = place.worker.failure()
@@ -251,6 +256,12 @@ def drain(backend_at: Path, name: str, version: int, pids: Collection[int]) -> N
             return  # nobody gives them anything
         except BackendGone:
             time.sleep(0.02)  # it is slow, and they may hold requests
+
+
+def expect(backend_at: Path, name: str, version: int) -> None:
+    """Requests shall wait for a worker that is being started."""
+    with contextlib.suppress(BackendGone, UserError), Backend(backend_at) as backend:
+        backend.expect(name, version)
 
 
 def _drain(backend: Backend, name: str, version: int, pids: Collection[int], end: float) -> None:

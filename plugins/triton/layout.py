@@ -48,6 +48,7 @@ class Kind(IntEnum):
     LIST = 6
     PAGE = 7
     """With a descriptor: a control page, on which strict requests hold."""
+    EXPECT = 8
 
 
 class Said(IntEnum):
@@ -131,6 +132,7 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         *_WHICH,
         ControlField("pid", "of the worker"),
     ),
+    "expect": _WHICH,
     "policy": (
         *_WHICH,
         *(ControlField(name, "batching/c/policy.h", "d") for name in ("threshold", "alpha", "cap")),

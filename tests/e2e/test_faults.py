@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 import zlib
 
 import psutil
@@ -35,6 +36,19 @@ def test_a_large_body_runs_once_more_when_its_worker_dies(serve):
         (200, zlib.crc32(load.encode())) for load in loads
     ]
     assert {a["pid"] for a in answers}.isdisjoint({pid})
+
+
+@pytest.mark.both_servers
+def test_requests_wait_for_a_worker_that_takes_long_to_come_back(serve):
+    model = serve()
+    model.slow_load.touch()
+    os.kill(model.pids()[0], signal.SIGKILL)
+    model.wait_slow_load()
+    waits = model.send("waits")
+    time.sleep(13)  # behind Triton they wait 10 s for one that nobody starts
+    assert not waits.done()
+    model.slow_load.unlink()
+    assert waits.result().status == 200
 
 
 @pytest.mark.both_servers

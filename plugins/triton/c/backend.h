@@ -131,7 +131,7 @@ struct shunter_function {
     bool withdraws;            /* a call does */
     struct shunter_attached workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count;
-    uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
+    uint64_t alone_ns; /* since when requests wait without a worker that is there or coming; 0: none does */
     struct shunter_function_hold hold;
     /* of its newest worker; who reads a request has no lock */
     _Atomic uint8_t class;

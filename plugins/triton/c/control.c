@@ -19,6 +19,7 @@ union message {
     struct control_function function;
     struct control_worker worker;
     struct control_drain drain;
+    struct control_expect expect;
     struct control_policy policy;
     struct control_list list;
 };
@@ -120,6 +121,14 @@ static struct control_reply on_drain(
     return (struct control_reply){.said = is_there ? SHUNTER_SAID_DONE : SHUNTER_SAID_NO_WORKER};
 }
 
+/* A worker is being started: those that wait without one have not waited in vain yet. */
+static struct control_reply on_expect(struct shunter_function *function) {
+    pthread_mutex_lock(&function->lock);
+    function->alone_ns = 0;
+    pthread_mutex_unlock(&function->lock);
+    return (struct control_reply){.said = SHUNTER_SAID_DONE};
+}
+
 static struct control_reply on_policy(
     struct shunter_function *function, const struct control_policy *told) {
     pthread_mutex_lock(&function->lock);
@@ -159,6 +168,8 @@ static size_t length_of(uint64_t kind) {
         return sizeof(struct control_worker);
     case SHUNTER_KIND_DRAIN:
         return sizeof(struct control_drain);
+    case SHUNTER_KIND_EXPECT:
+        return sizeof(struct control_expect);
     case SHUNTER_KIND_POLICY:
         return sizeof(struct control_policy);
     default:
@@ -185,6 +196,8 @@ static struct control_reply on_message(struct shunter_backend *backend, struct h
         return on_worker(function, heard);
     case SHUNTER_KIND_DRAIN:
         return on_drain(function, &message->drain);
+    case SHUNTER_KIND_EXPECT:
+        return on_expect(function);
     default:
         return on_policy(function, &message->policy);
     }

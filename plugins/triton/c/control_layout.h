@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0xfab160f0c4acb9cULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x878be4488742dbeULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CLAIMS_UNREAD 4 /* beside those of the page */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
@@ -16,6 +16,7 @@
 #define SHUNTER_KIND_POLICY 5 /* of a message */
 #define SHUNTER_KIND_LIST 6 /* of a message */
 #define SHUNTER_KIND_PAGE 7 /* of a message */
+#define SHUNTER_KIND_EXPECT 8 /* of a message */
 #define SHUNTER_SAID_DONE 0 /* of a reply */
 #define SHUNTER_SAID_NO_FUNCTION 1 /* of a reply */
 #define SHUNTER_SAID_OTHER_TENSORS 2 /* of a reply */
@@ -90,6 +91,13 @@ struct control_drain {
     uint64_t pid; /* of the worker */
 };
 _Static_assert(sizeof(struct control_drain) == 280, "drain");
+
+struct control_expect {
+    uint64_t kind; /* KIND_... */
+    char model[256]; /* its name */
+    uint64_t version; /* of the model */
+};
+_Static_assert(sizeof(struct control_expect) == 272, "expect");
 
 struct control_policy {
     uint64_t kind; /* KIND_... */

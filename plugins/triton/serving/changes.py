@@ -17,7 +17,7 @@ from shunter.batching.page.layout import Claims
 from shunter.plugins.events import tell
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton import archive_keys
-from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.generation import Generation, expect
 from shunter.plugins.triton.pools import Pools
 from shunter.plugins.triton.published import AUTO, told_of
 from shunter.plugins.triton.reception import Reception
@@ -134,13 +134,17 @@ class Changes:
                 before.dismiss(self._backend_at, *served.key)
 
     def look_after(self, served: Served) -> None:
-        """Start again what was lost."""
+        """Start again what was lost; the backend is told of workers that are on their way."""
+        is_coming = any(each.model is served.model for each in tuple(self._coming))
         if served.lock.acquire(blocking=False):
             try:
                 if served.workers is not None:
                     served.workers.look_after(self._starting)
+                    is_coming = served.workers.is_coming
             finally:
                 served.lock.release()
+        if is_coming:
+            expect(self._backend_at, *served.key)
 
     def abandon(self) -> None:
         """Whoever waits for workers that are being started waits no more; none are from now on."""

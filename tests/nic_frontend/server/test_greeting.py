@@ -227,9 +227,8 @@ def test_only_so_many_cookies_are_given_in_a_time_and_the_others_are_counted(doo
     took = time.monotonic_ns() - began
     given += cookies(stranger)
     assert given + stats["hellos_unanswered"] == said
+    # Fewer than were said, unless the machine has taken 39 ms and more over reading them.
     assert 0 < given <= COOKIES + 1 + took // EACH_NS
-    if by == "udp":  # read at once
-        assert stats["hellos_unanswered"]
 
 
 def test_the_socket_of_strangers_is_read_so_often_and_the_other_one_is_not_kept_waiting(door):
