@@ -213,22 +213,34 @@ def cookies(stranger):
     return count
 
 
-@pytest.mark.parametrize("by", ["udp", "theirs"])
-def test_only_so_many_cookies_are_given_in_a_time_and_the_others_are_counted(door, by):
-    stranger, said = door.stranger(), 3000
-    stranger.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+def flood(door, stranger, to, said):
+    """How many of so many hellos got a cookie, how many none, and how long reading them took."""
+    before = door.path.stats()
     for _ in range(said):
-        door.say(stranger, hello(), getattr(door, by))
+        door.say(stranger, hello(), to)
     began, given = time.monotonic_ns(), 0
-    while (stats := door.path.stats())["hellos"] < said:
+    while (stats := door.path.stats())["hellos"] < before["hellos"] + said:
         assert time.monotonic_ns() < began + PATIENCE_NS
         door.run()
         given += cookies(stranger)
     took = time.monotonic_ns() - began
     given += cookies(stranger)
-    assert given + stats["hellos_unanswered"] == said
-    # Fewer than were said, unless the machine has taken 39 ms and more over reading them.
-    assert 0 < given <= COOKIES + 1 + took // EACH_NS
+    return given, stats["hellos_unanswered"] - before["hellos_unanswered"], took
+
+
+@pytest.mark.parametrize("by", ["udp", "theirs"])
+def test_only_so_many_cookies_are_given_in_a_time_and_the_others_are_counted(door, by):
+    stranger, said = door.stranger(), 3000
+    stranger.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+    most = said
+    while most >= said:  # a busy machine may have had time for all: once more
+        given, unanswered, took = flood(door, stranger, getattr(door, by), said)
+        most = COOKIES + 1 + took // EACH_NS
+        assert given + unanswered == said
+        assert 0 < given <= most
+        if by == "theirs":  # not read at once
+            return
+    assert unanswered
 
 
 def test_the_socket_of_strangers_is_read_so_often_and_the_other_one_is_not_kept_waiting(door):
