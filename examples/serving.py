@@ -41,7 +41,7 @@ def shunter(*arguments: str) -> str:
 @contextmanager
 def serving(store: Path, *options: str, settings: str = "") -> Iterator[Served]:
     """A server with all archives of a store; ``settings``: of ``shunter.toml``, but ``[nic]``."""
-    http, grpc, network = (_free_port() for _ in range(3))
+    http, grpc, network = _free_ports(3)
     file = store / "shunter.toml"
     file.write_text(f"[nic]\nenabled = true\nport = {network}\n{settings}", encoding="utf-8")
     command = ["serve", "--store", str(store), "--port", str(http), "--grpc", str(grpc), *options]
@@ -75,14 +75,17 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "SHUNTER_CONFIG"}
 
 
-def _free_port() -> int:
-    """A port that nobody has, nor the two behind it, which servers take too."""
-    while True:
-        with ExitStack() as stack:
-            first, *behind = (stack.enter_context(socket.socket()) for _ in range(3))
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            with suppress(OSError, OverflowError):
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has, nor the two behind each, which servers take too."""
+    found: list[int] = []
+    with ExitStack() as taken:  # until all are found: no two of them are the same
+        while len(found) < count:
+            with suppress(OSError, OverflowError), ExitStack() as three:
+                first, *behind = (three.enter_context(socket.socket()) for _ in range(3))
+                first.bind(("127.0.0.1", 0))
+                port: int = first.getsockname()[1]
                 for number, each in enumerate(behind, port + 1):
                     each.bind(("127.0.0.1", number))
-                return port
+                taken.push(three.pop_all())
+                found.append(port)
+    return found

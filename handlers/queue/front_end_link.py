@@ -6,6 +6,7 @@ when its own server says so: it asks for no more batches, answers those that it 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
+ATTACH_S = 2.0
+"""A server that waits for a first front end hears after so long that there is none yet."""
 _LOOK_NS = 1_000_000_000
 GONE = (OSError, EOFError, AttachError, QueueError, LibraryError)
 """There is no front end, or it makes no sense."""
@@ -106,6 +109,23 @@ class FrontEndLink:
         self._yields: Yields | None = None
         self._model: DeviceModel | None = None
         self._told = ""
+        self._settled: Callable[[], None] | None = None
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Call it once, when a first front end gives batches, or there is none that does soon.
+
+        What a server is told then is true for the front end's clients, too.
+        """
+        self._settled = then
+        if self.outlives:  # its host asks the server itself, which may come after it
+            self.settle()
+
+    def settle(self) -> None:
+        """It is known whether there is a front end, or known not to be known soon."""
+        then, self._settled = self._settled, None
+        if then is not None:
+            with contextlib.suppress(OSError):  # whom it tells has gone, which is seen elsewhere
+                then()
 
     def guard(self, wrap: Callable[[Any, Keep], Any], yields: Yields | None = None) -> None:
         """From now on let batches run as ``wrap`` makes them, captured ones stand still inside
@@ -139,6 +159,7 @@ class FrontEndLink:
                     return
             except GONE as error:
                 self.tell(error)
+            self.settle()
             if select.select([server], [], [], RETRY_S)[0] and is_over():
                 return
 
@@ -156,6 +177,8 @@ class FrontEndLink:
     ) -> None:
         """Serve one front end until it is over. Raises OSError or EOFError when it is gone."""
         self.greet(connection)
+        if self._settled and not select.select([connection], [], [], ATTACH_S)[0]:
+            self.settle()
         with self.attached(connection) as attachment:
             self._work(connection, server, is_over, attachment)
 
@@ -200,6 +223,7 @@ class FrontEndLink:
             self._told = ""
             worker = self._worker_of(end)
             stack.callback(worker.close)
+            self.settle()
             return Attachment(end, words, worker, doorbell, stack.pop_all())
 
     def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:

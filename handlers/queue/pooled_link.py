@@ -14,7 +14,14 @@ import time
 import torch
 
 from shunter.batching.queue.attach import send
-from shunter.handlers.queue.front_end_link import GONE, LEAVE_S, RETRY_S, Attachment, FrontEndLink
+from shunter.handlers.queue.front_end_link import (
+    ATTACH_S,
+    GONE,
+    LEAVE_S,
+    RETRY_S,
+    Attachment,
+    FrontEndLink,
+)
 
 
 class PooledLink:
@@ -27,7 +34,8 @@ class PooledLink:
         self._connection: socket.socket | None = None
         self._attachment: Attachment | None = None
         self.due: float | None = 0.0
-        """When to ask for a connection, or to give up waiting for the end; None: not now."""
+        """When to ask for a connection, or to wait no longer for its answer or for the end; None:
+        not now."""
         self.is_leaving = False
         """Its server has gone."""
         self.is_over = False
@@ -54,7 +62,7 @@ class PooledLink:
         if connection is None:
             self._gone(OSError(error, os.strerror(error)))
             return
-        self._connection, self.due = connection, None
+        self._connection, self.due = connection, time.monotonic() + ATTACH_S
         try:
             self._link.greet(connection)
         except GONE as failure:
@@ -67,6 +75,7 @@ class PooledLink:
                 assert self._connection is not None
                 self._attachment = self._link.attached(self._connection)
                 self._attachment.end.always_ring()
+                self.due = None
             else:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._attachment.doorbell)
@@ -99,10 +108,14 @@ class PooledLink:
         """``due`` has come; whether to ask for a connection now."""
         self.due = None
         self.is_over |= self.is_leaving
+        if self._connection is not None:
+            self._link.settle()
+            return False
         return not self.is_over
 
     def _gone(self, error: Exception) -> None:
         self._link.tell(error)
+        self._link.settle()
         self.close()
         self.due = time.monotonic() + RETRY_S
         self.is_over |= self.is_leaving

@@ -142,10 +142,15 @@ class Connection:
         _warm_up(service)
 
     def ready(self, service: Service) -> None:
-        """From now on batches are for this service; the server hears it."""
-        self._answer_load(200, f"loaded model {service.context.model_name}")
+        """From now on batches are for this service; the server hears it, but not before clients
+        of the network front end are served, too."""
         service.set_cl_socket(self.socket)
         self._service = service
+        said = partial(self._answer_load, 200, f"loaded model {service.context.model_name}")
+        if self.link is None:
+            said()
+        else:
+            self.link.when_settled(said)
 
     def refuse(self, error: Exception) -> None:
         """The server hears why there is no model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -43,16 +43,36 @@ def workers_ready(management: str, token: str | None, names: Iterable[str]) -> b
     )
 
 
-def problems(management: str, token: str | None = None) -> dict[str, str]:
-    """By models: why their workers did not load or were lost; none where that is not known."""
+def own_status(management: str, token: str | None = None) -> list[dict[str, Any]]:
+    """What the plugin says of the models; nothing where it is not there, or not yet."""
     try:
         models = get_json(f"{management}/shunter/status", token)["models"]
     except (OSError, ValueError, KeyError):
-        return {}
+        return []
+    return list(models)
+
+
+def problems(models: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """By models, of :func:`own_status`: why their workers did not load or were lost."""
     return {
         each["name"]: f"{each['name']} {each['version']}: {each['problem']}"
         for each in models
         if each["problem"]
+    }
+
+
+def awaiting_network(models: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Those whose workers of the network front end, which TorchServe does not list, still load.
+
+    One that could not load is not waited for: HTTP is served without it.
+    """
+    return {
+        model["name"]
+        for model in models
+        for group in model["groups"]
+        if group["front_end"] == "network"
+        for worker in group["workers"]
+        if worker["state"] != "READY" and not worker["problem"]
     }
 
 
@@ -73,12 +93,13 @@ class Readiness:
     def look(self) -> bool:
         """Whether all have: those that had them before are asked again when all seem to."""
         names = registered(self._management, self._token)
-        self.failed = problems(self._management, self._token)
+        known = own_status(self._management, self._token)
+        self.failed = problems(known)
         wanted = names if self._needs_all else names - self.failed.keys()
-        missed = 0
+        coming, missed = awaiting_network(known), 0
+        self._ready -= coming
         for name in sorted(wanted - self._ready):
-            versions = get_json(f"{self._management}/models/{name}/all", self._token)
-            if all(map(_ready, versions)):
+            if name not in coming and workers_ready(self._management, self._token, [name]):
                 self._ready.add(name)
             elif (missed := missed + 1) == _MISSED:  # the others are not ready either
                 break

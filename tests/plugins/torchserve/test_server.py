@@ -178,11 +178,12 @@ class TestStockServer:
 
 
 def test_how_many_models_have_their_workers_is_told_without_asking_all_each_time(monkeypatch):
-    ready, asked, wrong = set(), [], {}
+    ready, asked, wrong, groups = set(), [], {}, []
 
     def get_json(url, token=None):
         if url.endswith("/shunter/status"):
-            return {"models": [{"name": n, "version": "1", "problem": w} for n, w in wrong.items()]}
+            usual = {"version": "1", "groups": groups}
+            return {"models": [{"name": n, "problem": w, **usual} for n, w in wrong.items()]}
         if url.endswith("limit=1000"):
             return {"models": [{"modelName": f"m{i}"} for i in range(9)]}
         name = url.split("/")[-2]
@@ -211,3 +212,16 @@ def test_how_many_models_have_their_workers_is_told_without_asking_all_each_time
     assert readiness.text == "9 of 9 models are loaded; m0 1: it does not load"
     goes_on = rest.Readiness("http://here", needs_all=False)
     assert goes_on.look() and goes_on.failed == {"m0": "m0 1: it does not load"}
+    ready.add("m0")
+    wrong["m0"] = ""
+    starting = {"state": "LOADING", "problem": ""}
+    groups.append({"front_end": "jvm", "workers": [starting]})
+    assert readiness.look()  # that of HTTP is TorchServe's to say
+    groups.append({"front_end": "network", "workers": [{"state": "READY"}, starting]})
+    assert not readiness.look()
+    assert readiness.text == "7 of 9 models are loaded"  # m0 and m1 have it
+    starting["problem"] = "it has no tensors"  # HTTP is served all the same
+    assert readiness.look()
+    starting |= {"state": "READY", "problem": ""}
+    assert readiness.look()
+    assert readiness.text == "9 of 9 models are loaded"
