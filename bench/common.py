@@ -179,12 +179,13 @@ def write_result(
 
 
 def _place(name: str, quick: bool, is_contaminated: bool) -> Path:
-    """Where it is written: a run beside other work does not take the place of a clean one."""
+    """Where it is written: a run beside other work does not take the place of a clean one; it does
+    of one that does not say whether it was."""
     path = result_path(name, quick)
     if quick or not is_contaminated or not path.exists():
         return path
-    before = json.loads(path.read_text(encoding="utf-8")).get("surroundings", {})
-    if before.get("contaminated"):
+    before = json.loads(path.read_text(encoding="utf-8")).get("surroundings")
+    if before is None or before["contaminated"]:
         return path
     aside = path.with_suffix(".contaminated.json")
     print(f"this run was not alone on the machine: it is written to {aside}", file=sys.stderr)

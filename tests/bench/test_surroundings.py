@@ -114,6 +114,8 @@ def test_a_run_beside_others_does_not_take_the_place_of_a_clean_one(script, tmp_
     assert [write(9.0), write(8.0), write(0.0), write(9.0), write(0.0)] == [
         *("r.json", "r.json", "r.json", "r.contaminated.json", "r.json")
     ]
+    (tmp_path / "results/r.json").write_text('{"name": "r"}')  # nobody knows how it was measured
+    assert write(9.0) == "r.json"
     assert [write(0.0, quick=True), write(9.0, quick=True)] == ["quick/r.json"] * 2
 
 
