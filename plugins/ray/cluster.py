@@ -19,7 +19,8 @@ from typing import Any
 
 from shunter.allocator.cluster.procurement import Kind
 from shunter.plugins.errors import UserError
-from shunter.plugins.ray.node import Node, NodeSpec, environment, free_port
+from shunter.plugins.ports import free_ports
+from shunter.plugins.ray.node import Node, NodeSpec, environment
 from shunter.plugins.ray.records.names import CONTROLLER, HEAD_RESOURCE, NAMESPACE, require_ray
 from shunter.plugins.ray.records.settings import ClusterSettings
 from shunter.plugins.ray.started import down, make_folder, note, start_node
@@ -104,7 +105,7 @@ def up(
     if not Path(given["store"]).is_dir():
         raise UserError(f"{given['store']} is not a folder: name the model store by --store")
     host = own_address(folder)
-    address = f"{host}:{free_port(host) if is_local else settings.head_port}"
+    address = f"{host}:{free_ports(1, host)[0] if is_local else settings.head_port}"
     machines = settings.machines
     can_be_taken = machines.provider == "local" and not machines.only_on_demand
     kind = Kind.SPOT if can_be_taken else Kind.ON_DEMAND

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.inventory import take_stock
 from shunter.allocator.devices.slices import of_gpu
 from shunter.plugins.errors import UserError
+from shunter.plugins.ports import free_ports
 from shunter.plugins.ray.records.names import MACHINE_RESOURCE, NODE_VARIABLE, SLICE_RESOURCE
 
 LOGGER = logging.getLogger("shunter.cluster")
@@ -92,7 +92,7 @@ def command(spec: NodeSpec) -> list[str]:
     if spec.is_head:
         found += ["--head", f"--port={port}", f"--node-ip-address={host}"]
         found += ["--include-dashboard=false", f"--temp-dir={Path(spec.folder) / 'ray'}"]
-        found += [f"--ray-client-server-port={free_port(host)}"]  # nobody asks there
+        found += [f"--ray-client-server-port={free_ports(1, host)[0]}"]  # nobody asks there
     else:
         found += [f"--address={spec.address}"]
     resources = {MACHINE_RESOURCE: 1, **{SLICE_RESOURCE + name: 1 for name in slices()}}
@@ -102,13 +102,6 @@ def command(spec: NodeSpec) -> list[str]:
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--resources={json.dumps(resources)}",
     ]
-
-
-def free_port(host: str) -> int:
-    """One that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def slices() -> list[str]:

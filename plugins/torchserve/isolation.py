@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shunter.batching.page.processes import try_lock
+from shunter.plugins import ports as free
 
 _SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket path that the kernel takes, without the final zero."""
@@ -63,12 +62,8 @@ class Ports:
 
 
 def free_ports() -> Ports:
-    """Six ports that are free now; all are held while the rest is picked, so they differ."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(6)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return Ports(*(each.getsockname()[1] for each in held))
+    """Six that differ and that nobody has now."""
+    return Ports(*free.free_ports(6))
 
 
 def properties(ports: Ports, *, tokens: bool, model_api: bool, extra: Mapping[str, str]) -> str:

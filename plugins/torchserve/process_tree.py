@@ -46,6 +46,15 @@ class ProcessTree:
         self._seen.update(found)
         return found
 
+    def right_below(self) -> list[psutil.Process]:
+        """Those of :meth:`below` that the program has started itself."""
+        found = []
+        for process in self.below():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.ppid() == self._launcher.pid:
+                    found.append(process)
+        return found
+
     def end(self, first: Iterable[psutil.Process], timeout_s: float) -> bool:
         """SIGTERM for ``first``, SIGKILL for all that is left; whether it ended by itself in time.
 
@@ -92,3 +101,15 @@ def is_worker(process: psutil.Process) -> bool:
         return any(part.endswith(_WORKER_PROGRAMS) for part in process.cmdline())
     except psutil.Error:
         return False
+
+
+def listens_at(process: psutil.Process, port: int) -> bool:
+    """Whether it has this TCP port."""
+    with contextlib.suppress(psutil.Error):
+        # Before psutil 6 it has the other name.
+        connections = getattr(process, "net_connections", None) or process.connections
+        return any(
+            each.status == psutil.CONN_LISTEN and each.laddr.port == port
+            for each in connections("tcp")
+        )
+    return False

@@ -27,7 +27,7 @@ import psutil
 from shunter.plugins.host import HostError
 from shunter.plugins.torchserve import isolation, rest
 from shunter.plugins.torchserve.isolation import Ports, free_ports
-from shunter.plugins.torchserve.process_tree import ProcessTree, is_worker
+from shunter.plugins.torchserve.process_tree import ProcessTree, is_worker, listens_at
 
 __all__ = ["Ports", "Server", "ServerFailed", "free_ports"]
 
@@ -133,7 +133,8 @@ class Server:
 
     def worker_pids(self) -> list[int]:
         """Process ids of the model workers alive now."""
-        return [process.pid for process in self._below() if is_worker(process)]
+        below = [] if self._tree is None else self._tree.below()
+        return [process.pid for process in below if is_worker(process)]
 
     def start(self, timeout_s: float = 120) -> None:
         """Start, then wait until /ping is healthy and every loaded model's workers are ready.
@@ -144,17 +145,21 @@ class Server:
             raise ServerFailed("this server is already running")
         deadline = time.monotonic() + timeout_s
         try:
-            self._launch()
-            ready = self._wait_ready(deadline)
-            if not ready and self._given_ports is None and self._clashed():
+            try:
+                self._start(timeout_s, deadline)
+            except ServerFailed:
+                if self._tree is None or self._given_ports is not None or not self._clashed():
+                    raise
                 self.stop(timeout_s=5)
-                self._launch()
-                ready = self._wait_ready(deadline)
-            self._check_started(timeout_s, ready)
-            self.pid = self._jvm()[0].pid
+                self._start(timeout_s, deadline)
         except BaseException:
             self.stop(timeout_s=5)
             raise
+
+    def _start(self, timeout_s: float, deadline: float) -> None:
+        self._launch()
+        self._check_started(timeout_s, self._wait_ready(deadline))
+        self.pid = self._jvm()[0].pid
 
     def stop(self, timeout_s: float = 30) -> int:
         """SIGTERM the JVM, wait, kill what is left. 0: it ended by itself in time, else 1."""
@@ -246,11 +251,16 @@ class Server:
                     key = self._key("management")
                     readiness = rest.Readiness(self.management, key, needs_all=self._needs_all)
                 if readiness is not None:
-                    if readiness.look():
+                    if readiness.look() and self._listens():
                         return True
                     self.told(readiness.text)
             time.sleep(0.1)
         return False
+
+    def _listens(self) -> bool:
+        """At the port that it opens last: it serves HTTP before it finds one taken, and ends."""
+        port = int(self._config.get("grpc_management_port", self.ports.grpc_management))
+        return any(listens_at(process, port) for process in self._jvm())
 
     def _key(self, api: str) -> str | None:
         return self.keys[api]["key"] if self._tokens else None
@@ -284,16 +294,6 @@ class Server:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return ServerFailed("\n".join([f"{what}; its log ends:", *lines[-40:]]))
 
-    def _below(self) -> list[psutil.Process]:
-        return [] if self._tree is None else self._tree.below()
-
     def _jvm(self) -> list[psutil.Process]:
         """The launcher's only child; the launcher does not pass signals on."""
-        if self._tree is None:
-            return []
-        launcher, found = self._tree.launcher, []
-        for process in self._tree.below():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.ppid() == launcher.pid:
-                    found.append(process)
-        return found
+        return [] if self._tree is None else self._tree.right_below()

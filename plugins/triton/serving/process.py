@@ -21,13 +21,14 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient, HostError, WorkerRuntime
 from shunter.plugins.http_view import HttpView
 from shunter.plugins.management import ManagementSocket
+from shunter.plugins.ports import free_ports
 from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton import build, installation
 from shunter.plugins.triton.serving import options
 from shunter.plugins.triton.serving.control import Control
 from shunter.plugins.triton.serving.host import NAME, TritonHost
 from shunter.plugins.triton.serving.loading import Tally, missing
-from shunter.plugins.triton.serving.surroundings import end, free_ports, logged_in
+from shunter.plugins.triton.serving.surroundings import end, logged_in
 
 LOGGER = logging.getLogger("shunter.triton")
 WAIT_S = 60
@@ -58,7 +59,8 @@ class TritonProcess:
 
         Raises UserError: there is no Triton, no C compiler, or an option is not for users.
         """
-        self._ports = (*ports, ports[0] + 2) if ports else free_ports()
+        http, grpc, metrics = (*ports, ports[0] + 2) if ports else free_ports(3)
+        self._ports = http, grpc, metrics
         self._given_ports = ports is not None
         named = dict(settings)
         self._shunter_config = named.pop("shunter_config", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +12,6 @@ from pathlib import Path
 from shunter.plugins.record import LivingProcess
 
 _FORM = "shunter %(levelname)s %(asctime)s %(message)s"
-
-
-def free_ports() -> tuple[int, int, int]:
-    """Three that nobody has now."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        first, second, third = (int(each.getsockname()[1]) for each in held)
-        return first, second, third
 
 
 def end(process: subprocess.Popen[bytes] | LivingProcess, timeout_s: float) -> bool:

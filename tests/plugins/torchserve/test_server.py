@@ -3,13 +3,16 @@
 import contextlib
 import json
 import os
+import socket
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from shunter.plugins.torchserve import isolation, rest
+from shunter.plugins.torchserve import server as server_module
 from shunter.plugins.torchserve.server import Ports, Server, ServerFailed, free_ports
 
 PORTS = Ports(1, 2, 3, 4, 5, 6)
@@ -19,11 +22,6 @@ BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
 def lines_of(text):
     return dict(line.split("=", 1) for line in text.splitlines())
-
-
-def test_free_ports_differ():
-    ports = vars(free_ports()).values()
-    assert len(set(ports)) == 6
 
 
 def test_the_given_settings_win_over_those_of_isolation():
@@ -155,6 +153,18 @@ class TestStockServer:
     def test_a_model_that_is_not_in_the_store_is_named(self, store):
         with pytest.raises(ServerFailed, match=r"did not load nope; its log ends:[^$]*nope\.mar"):
             Server(model_store=store, models=["nope=nope.mar"], env=BRIEF).start()
+
+    @pytest.mark.parametrize("which", ["inference", "grpc_management"])
+    def test_another_port_is_taken_for_one_that_somebody_has(self, store, monkeypatch, which):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            tried = [replace(free_ports(), **{which: taken.getsockname()[1]}), free_ports()]
+            left = iter(tried)
+            monkeypatch.setattr(server_module, "free_ports", lambda: next(left))
+            with Server(model_store=store, env=BRIEF) as server:
+                assert server.ports == tried[1]
+                assert rest.healthy(server.inference)
 
     def test_it_ends_with_all_its_processes_and_may_start_again(self, store, tmp_path):
         server = Server(
