@@ -148,8 +148,8 @@ void shunter_learn(
     struct shunter_served *served, const struct shunter_held *batch, bool disturbed,
     uint64_t began_ns, uint64_t waiting_ahead, uint64_t now_ns) {
     struct shunter_seen *seen = &served->seen;
-    if (batch->class == SHUNTER_BEST_EFFORT) {
-        seen->best_effort_served_ns = now_ns;
+    if (batch->class == SHUNTER_BEST_EFFORT && now_ns > seen->best_effort_served_ns) {
+        seen->best_effort_served_ns = now_ns; // another may have been given since
     }
     shunter_adaptive_threshold_settle(&seen->threshold, (int64_t)now_ns, seen->arrivals);
     if (!disturbed && was_usual(served, batch)) {

@@ -200,7 +200,7 @@
 #define SHUNTER_S_THRESHOLD_FIXED_MILLI 5528 /* 0: adapt; else the threshold itself */
 #define SHUNTER_S_MAX_WAIT_US 5536 /* deliberate wait, at most registered_max_wait_us */
 #define SHUNTER_S_MIX_CLASSES 5544 /* 1: one batch may hold both classes */
-#define SHUNTER_S_AGEING_US 5552 /* one best-effort batch goes first in this time if one waits as long, 0 never */
+#define SHUNTER_S_AGEING_US 5552 /* best effort that waits goes first if none began or ended in this time, 0 never */
 #define SHUNTER_S_AHEAD_BATCHES 5560 /* batches sent to a busy worker, 0 or 1 */
 #define SHUNTER_S_LATENCY_FIXED_NS 5568 /* latency of a batch until the fit knows it, 0: unknown */
 #define SHUNTER_S_LATENCY_PER_REQUEST_NS 5576 /* see latency_fixed_ns */

@@ -117,7 +117,7 @@ SLOT = (
             Field("mix_classes", "1: one batch may hold both classes"),
             Field(
                 "ageing_us",
-                "one best-effort batch goes first in this time if one waits as long, 0 never",
+                "best effort that waits goes first if none began or ended in this time, 0 never",
             ),
             Field("ahead_batches", "batches sent to a busy worker, 0 or 1"),
             Field("latency_fixed_ns", "latency of a batch until the fit knows it, 0: unknown"),

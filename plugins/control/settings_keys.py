@@ -47,7 +47,7 @@ class BatchingSettings:
     mix_classes: Switch = False
     """Whether one batch may hold strict and best-effort requests."""
     ageing_ms: float = number(1000, 0, MAX_WAIT_MS)
-    """A best-effort batch goes first if one waits and none began or ended so lately; 0: never."""
+    """Best effort that waits goes first if no batch of it began or ended in this time; 0: never."""
     ahead: int = number(1, 0, 1)
     """Batches that may be sent to a worker before its answer is back."""
     admission: Switch = False

@@ -42,7 +42,7 @@ struct shunter_member {
     struct shunter_wake wake;
     uint64_t number;         /* of those that have joined */
     uint64_t turn;           /* of the last batch of its model; 0: it had none */
-    uint64_t best_effort_ns; /* when one of best effort was given last */
+    uint64_t best_effort_ns; /* when one of best effort was given, or ended, last */
     struct shunter_want wants[SHUNTER_CLASSES];
     uint64_t asked_ns[SHUNTER_CLASSES]; /* for room, last; 0: never */
     bool waits[SHUNTER_CLASSES]; /* for room */

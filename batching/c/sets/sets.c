@@ -202,6 +202,17 @@ static void put_in(struct shunter_member *member, uint8_t class) {
     set->batches[at].was_passed = false;
 }
 
+/* Its model's best effort waits so long again, from when a batch of it is given or has ended: one
+ * that takes longer than that would be urgent for ever. */
+static void serve_best_effort(struct shunter_member *member, uint8_t class) {
+    struct shunter_set *set = member->set;
+    for (struct shunter_member *each = set->members; each; each = each->next) {
+        if (class == SHUNTER_SET_BEST_EFFORT && each->model == member->model) {
+            each->best_effort_ns = set->now_ns;
+        }
+    }
+}
+
 bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now_ns) {
     struct shunter_set *set = member->set;
     if (member->reserved != class) {
@@ -220,10 +231,9 @@ bool shunter_set_give(struct shunter_member *member, uint8_t class, uint64_t now
     for (struct shunter_member *each = set->members; each; each = each->next) {
         if (each->model == member->model) {
             each->turn = set->turns;
-            each->best_effort_ns =
-                class == SHUNTER_SET_BEST_EFFORT ? set->now_ns : each->best_effort_ns;
         }
     }
+    serve_best_effort(member, class);
     pthread_mutex_unlock(&set->lock);
     return true;
 }
@@ -255,6 +265,7 @@ bool shunter_set_end(
     uint32_t at = 0;
     pthread_mutex_lock(&set->lock);
     tell_time(set, now_ns);
+    serve_best_effort(member, class);
     member->running[class] -= set->is_of_turns;
     while (at < set->count && set->batches[at].of != member) {
         at++;

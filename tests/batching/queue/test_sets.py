@@ -165,6 +165,16 @@ def test_best_effort_that_waits_for_long_counts_as_strict_once(program, now, ord
         assert calls(program(*ahead, ends(0, now), *again)) == [2, 3]
 
 
+@pytest.mark.parametrize(("later", "order"), [(SECOND - 1, [0]), (SECOND, [2])])
+def test_best_effort_whose_batch_took_long_counts_as_strict_so_long_after_it(
+    program, later, order
+):
+    ahead = [*joined(0, 1, 2), *wants(2, BEST_EFFORT), *wants(0)]
+    ahead += [ends(2, 5 * SECOND, BEST_EFFORT), *wants(1, now=5 * SECOND)]
+    ahead += [*wants(2, BEST_EFFORT, now=5 * SECOND), *wants(0, since=1, now=5 * SECOND)]
+    assert calls(program(*ahead, ends(1, 5 * SECOND + later))) == order
+
+
 def test_best_effort_never_counts_as_strict_where_its_model_says_so(program):
     ahead = [*joined(0, 1, 2, 3), *wants(0), *wants(1)]
     ahead += [*wants(2, BEST_EFFORT, ageing=0), *wants(3, since=1, now=9 * SECOND)]

@@ -67,7 +67,7 @@ final class BatchBuilder {
     void ended(final Batch batch, final long nowNs) {
         assert Thread.holdsLock(lock);
         if (batch.requestClass == RequestClass.BEST_EFFORT) {
-            bestEffortServedNs = nowNs;
+            bestEffortServedNs = Math.max(bestEffortServedNs, nowNs); // another may have been sent
         }
     }
 

@@ -199,7 +199,7 @@ public final class ControlLayout {
     public static final int S_THRESHOLD_FIXED_MILLI = 5528; // 0: adapt; else the threshold itself
     public static final int S_MAX_WAIT_US = 5536; // deliberate wait, at most registered_max_wait_us
     public static final int S_MIX_CLASSES = 5544; // 1: one batch may hold both classes
-    public static final int S_AGEING_US = 5552; // one best-effort batch goes first in this time if one waits as long, 0 never
+    public static final int S_AGEING_US = 5552; // best effort that waits goes first if none began or ended in this time, 0 never
     public static final int S_AHEAD_BATCHES = 5560; // batches sent to a busy worker, 0 or 1
     public static final int S_LATENCY_FIXED_NS = 5568; // latency of a batch until the fit knows it, 0: unknown
     public static final int S_LATENCY_PER_REQUEST_NS = 5576; // see latency_fixed_ns

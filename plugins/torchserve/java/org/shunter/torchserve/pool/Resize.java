@@ -65,6 +65,7 @@ final class Resize {
                 if (status != 200) {
                     undo(status, added);
                 }
+                pool.scaling().lower(GroupConfig.instances(wanted));
                 roster.settle(current, wanted);
                 pool.serve(current);
                 pool.tell(Level.INFO, "resized to " + GroupConfig.text(wanted));

@@ -31,9 +31,10 @@ public final class RoomTaker {
 
     final boolean[] waiting = new boolean[RequestClass.COUNT];
     final long[] arrivalNs = new long[RequestClass.COUNT];
-    /** Number and time of its last batch among those of all. */
+    /** Number of its last batch among those of all. */
     long served;
 
+    /** When one was given or ended last: one that takes long would be urgent for ever otherwise. */
     long servedNs = LONG_AGO_NS;
     long ageingNs;
     boolean listed;
@@ -82,11 +83,11 @@ public final class RoomTaker {
     private void tell(final int batches, final long work, final long nowNs) {
         endNs = batches < held ? nowNs + work : Math.max(endNs, nowNs) + work - workNs;
         workNs = work;
+        servedNs = nowNs;
         if (batches < held) {
             room.left(this, nowNs);
-        } else if (batches > held) {
+        } else {
             served = room.nextGiven();
-            servedNs = nowNs;
             if (held == 0) {
                 first = !room.othersHold(this);
                 firstSinceNs = nowNs;

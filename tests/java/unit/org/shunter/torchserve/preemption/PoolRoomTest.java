@@ -136,6 +136,7 @@ class PoolRoomTest {
             event(
                     () -> {
                         if (!held.isEmpty()) {
+                            servedNs = now;
                             held.remove(0);
                             taker.answered(now);
                         }
@@ -150,6 +151,7 @@ class PoolRoomTest {
         void die() {
             event(
                     () -> {
+                        servedNs = held.isEmpty() ? servedNs : now;
                         queue.addAll(0, held);
                         held.clear();
                         ready = false;
@@ -337,6 +339,21 @@ class PoolRoomTest {
         a.answer();
         aged.answer();
         assertEquals(List.of("a", "b", "a", "aged", "b", "a"), started);
+    }
+
+    @Test
+    void bestEffortWhoseBatchTookLongIsUrgentSoLongAfterItAndNotAtOnce() {
+        final Model aged = new Model("aged", 10).offer(BEST_EFFORT);
+        final Model a = model("a").offer(STRICT).offer(STRICT).offer(STRICT);
+        final Model b = model("b").offer(STRICT).offer(STRICT).offer(STRICT);
+        aged.offer(BEST_EFFORT);
+        now += 100;
+        aged.answer();
+        a.answer();
+        b.answer();
+        now += 10;
+        a.answer();
+        assertEquals(List.of("aged", "a", "b", "a", "b", "aged"), started);
     }
 
     @Test
