@@ -6,7 +6,6 @@ when its own server says so: it asks for no more batches, answers those that it 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -41,7 +40,7 @@ logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
 ATTACH_S = 2.0
-"""A server that waits for a first front end hears after so long that there is none yet."""
+"""So long a server waits for a first front end that is there, and does not answer."""
 _LOOK_NS = 1_000_000_000
 GONE = (OSError, EOFError, AttachError, QueueError, LibraryError)
 """There is no front end, or it makes no sense."""
@@ -114,7 +113,7 @@ class FrontEndLink:
     def when_settled(self, then: Callable[[], None]) -> None:
         """Call it once, when a first front end gives batches, or there is none that does soon.
 
-        What a server is told then is true for the front end's clients, too.
+        What a server is told then is true for the front end's clients, too. It must not raise.
         """
         self._settled = then
         if self.outlives:  # its host asks the server itself, which may come after it
@@ -124,8 +123,7 @@ class FrontEndLink:
         """It is known whether there is a front end, or known not to be known soon."""
         then, self._settled = self._settled, None
         if then is not None:
-            with contextlib.suppress(OSError):  # whom it tells has gone, which is seen elsewhere
-                then()
+            then()
 
     def guard(self, wrap: Callable[[Any, Keep], Any], yields: Yields | None = None) -> None:
         """From now on let batches run as ``wrap`` makes them, captured ones stand still inside

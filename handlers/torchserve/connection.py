@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,11 +147,11 @@ class Connection:
         of the network front end are served, too."""
         service.set_cl_socket(self.socket)
         self._service = service
-        said = partial(self._answer_load, 200, f"loaded model {service.context.model_name}")
+        text = f"loaded model {service.context.model_name}"
         if self.link is None:
-            said()
+            self._answer_load(200, text)
         else:
-            self.link.when_settled(said)
+            self.link.when_settled(lambda: self._answer_later(200, text))
 
     def refuse(self, error: Exception) -> None:
         """The server hears why there is no model."""
@@ -161,6 +162,17 @@ class Connection:
         logging.error(DIED, exc_info=error)
         flush_output()
         self.socket.sendall(create_load_model_response(500, explain(error)))
+
+    def _answer_later(self, code: int, text: str) -> None:
+        """Where nobody catches anything: the server hears it, or that this worker is over."""
+        try:
+            self._answer_load(code, text)
+        except ConnectionError:
+            pass  # it has gone, which is seen when it is listened to
+        except Exception:
+            logging.error(DIED, exc_info=True)
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
 
     def _answer_load(self, code: int, text: str) -> None:
         self._on_loaded()

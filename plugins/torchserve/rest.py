@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -44,16 +46,25 @@ def workers_ready(management: str, token: str | None, names: Iterable[str]) -> b
 
 
 def own_status(management: str, token: str | None = None) -> list[dict[str, Any]]:
-    """What the plugin says of the models; nothing where it is not there, or not yet."""
+    """What the plugin says of the models; nothing where it is not. Raises OSError, KeyError."""
     try:
-        models = get_json(f"{management}/shunter/status", token)["models"]
-    except (OSError, ValueError, KeyError):
+        return list(get_json(f"{management}/shunter/status", token)["models"])
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
         return []
-    return list(models)
 
 
-def problems(models: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """By models, of :func:`own_status`: why their workers did not load or were lost."""
+def problems(management: str, token: str | None = None) -> dict[str, str]:
+    """By models: why their workers did not load or were lost; none where that is not known."""
+    try:
+        return problems_of(own_status(management, token))
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def problems_of(models: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The same of what :func:`own_status` has said."""
     return {
         each["name"]: f"{each['name']} {each['version']}: {each['problem']}"
         for each in models
@@ -94,7 +105,7 @@ class Readiness:
         """Whether all have: those that had them before are asked again when all seem to."""
         names = registered(self._management, self._token)
         known = own_status(self._management, self._token)
-        self.failed = problems(known)
+        self.failed = problems_of(known)
         wanted = names if self._needs_all else names - self.failed.keys()
         coming, missed = awaiting_network(known), 0
         self._ready -= coming

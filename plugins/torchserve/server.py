@@ -273,7 +273,7 @@ class Server:
         if not self.running:
             raise self._failure("TorchServe ended at start")
         key = self._key("management")
-        failed = rest.problems(rest.own_status(self.management, key))
+        failed = rest.problems(self.management, key)
         if not ready:
             late = f"TorchServe was not ready after {timeout_s:g} s"
             raise self._failure(": ".join(filter(None, [late, "; ".join(failed.values())])))

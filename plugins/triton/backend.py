@@ -72,10 +72,10 @@ def type_name(dtype: str) -> str:
 class Backend:
     """A connection to it. Raises BackendGone when it is gone, AttachError for what it refuses."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, answer_s: float = ANSWER_S) -> None:
         """Raises BackendGone, UserError when it is of another version."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(ANSWER_S)
+        self._socket.settimeout(answer_s)
         try:
             self._socket.connect(str(path))
             digests = {"digest": layout.digest(), "queue_digest": queue_digest()}
@@ -213,7 +213,7 @@ class Backend:
         self._ask(layout.pack("page", kind=Kind.PAGE), [page])
 
     def functions(self) -> list[dict[str, Any]]:
-        """``state`` of the layout of each that it serves; ``pids``: ns that each runs a batch."""
+        """``state`` of the layout of each; ``pids``: ns for which each runs its oldest batch."""
         count, found = self._reply("list", Kind.LIST)["number"], []
         for _ in range(count):
             with self._answering():

@@ -258,12 +258,6 @@ def drain(backend_at: Path, name: str, version: int, pids: Collection[int]) -> N
             time.sleep(0.02)  # it is slow, and they may hold requests
 
 
-def expect(backend_at: Path, name: str, version: int) -> None:
-    """Requests shall wait for a worker that is being started."""
-    with contextlib.suppress(BackendGone, UserError), Backend(backend_at) as backend:
-        backend.expect(name, version)
-
-
 def _drain(backend: Backend, name: str, version: int, pids: Collection[int], end: float) -> None:
     busy = {pid: ns for each in backend.functions() for pid, ns in each["pids"].items()}
     # What comes meanwhile goes to an idle one, and not behind what may last.

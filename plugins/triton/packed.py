@@ -27,7 +27,7 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.host import WorkerRuntime
 from shunter.plugins.triton import archive_keys, build
 from shunter.plugins.triton.generation import Generation
-from shunter.plugins.triton.reception import Reception
+from shunter.plugins.triton.reception import Reception, expect
 from shunter.plugins.triton.served import (
     config_of,
     configuration_of,
@@ -172,11 +172,13 @@ class PackedWorkers:
 
     def look_after(self) -> list[str]:
         """Start again what was lost; what is wrong now."""
-        problems = []
-        for each, _ in self._generations:
+        problems, coming = [], []
+        for each, number in self._generations:
             each.look_after(self._starting)
+            coming += [(each.model.name, number)] * each.is_coming
             if each.problem:
                 problems.append(f"{each.model.name}: {each.problem}")
+        expect(self.socket, coming)
         return problems + [f"{name}: {why}" for name, why in self.refusals.items()]
 
     def close(self) -> None:

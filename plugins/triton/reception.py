@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from shunter.batching.queue.attach import (
@@ -33,6 +33,8 @@ LOOK_S = 0.2
 """How often a backend is looked for, while there is none."""
 GREET_S = 10.0
 """So long a worker may take to say who it is."""
+EXPECT_S = 0.5
+"""So long a backend may take to hear of workers that are coming."""
 _LONGEST_VERSION = 18
 """Digits; Triton counts in 64 bits."""
 
@@ -162,3 +164,15 @@ class Reception:
             with contextlib.suppress(OSError):  # it is gone
                 send(connection, {"refused": str(error)})
         connection.close()
+
+
+def expect(backend_at: Path, coming: Collection[tuple[str, int]]) -> None:
+    """Requests of these model versions shall wait for workers that are being started.
+
+    It is said again and again, so one that hangs is not waited for.
+    """
+    with contextlib.suppress(BackendGone, UserError):
+        if coming:
+            with Backend(backend_at, EXPECT_S) as backend:
+                for name, version in coming:
+                    backend.expect(name, version)

@@ -32,9 +32,11 @@ class Links:
         selector: selectors.BaseSelector,
         ready: Callable[[PooledWorker], None],
         over: Callable[[PooledWorker], None],
+        speaks: Callable[[PooledWorker], None],
     ) -> None:
-        """``ready``: a worker has a batch; ``over``: none will come any more."""
-        self._selector, self._ready, self._over = selector, ready, over
+        """``ready``: a worker has a batch; ``over``: none will come any more; ``speaks``: what is
+        printed from now on is this one's."""
+        self._selector, self._ready, self._over, self._speaks = selector, ready, over, speaks
         self._watched: dict[PooledWorker, set[int]] = {}
         self._next = 0.0
 
@@ -65,6 +67,7 @@ class Links:
             link = worker.link
             assert link is not None
             if link.due is not None and now >= link.due:
+                self._speaks(worker)
                 if link.late():
                     worker.seat.connect(link.path)
                 self._settle(worker)
@@ -76,12 +79,14 @@ class Links:
                 news.connection.close()
             return
         assert worker.link is not None
+        self._speaks(worker)
         worker.link.connected(news.connection, news.error)
         self._settle(worker)
 
     def hear(self, worker: PooledWorker) -> None:
         """One of its descriptors is ready."""
         if worker in self._watched and worker.link is not None:
+            self._speaks(worker)
             worker.link.hear()
             self._settle(worker)
 

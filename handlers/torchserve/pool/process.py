@@ -62,8 +62,11 @@ class PoolProcess:
         """Models that cannot be shared, and why."""
         self._titles: dict[str, str] = {}
         """Of the models, by their names."""
-        self._links = Links(self._selector, self._has_batch, lambda each: self._leave(each, 0))
         self._speaker = Speaker()
+        self._links = Links(
+            *(self._selector, self._has_batch, lambda each: self._leave(each, 0)),
+            lambda each: self._speaker.be(each.seat),
+        )
         self._without_room: set[str] = set()
         """Models for which there is none beside the batch that is at work."""
         self._passing = Passing(self._listen, self._that_pass, self._run_inside)
@@ -101,8 +104,6 @@ class PoolProcess:
         if said is None:
             self._hear_news()
         elif isinstance(said, OfLink):
-            if said.worker.seat in self._workers:
-                self._speaker.be(said.worker.seat)
             self._links.hear(said.worker)
         elif said.seat in self._workers:
             self._hear(said)

@@ -17,10 +17,10 @@ from shunter.batching.page.layout import Claims
 from shunter.plugins.events import tell
 from shunter.plugins.host import HostError, WorkerRuntime
 from shunter.plugins.triton import archive_keys
-from shunter.plugins.triton.generation import Generation, expect
+from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.pools import Pools
 from shunter.plugins.triton.published import AUTO, told_of
-from shunter.plugins.triton.reception import Reception
+from shunter.plugins.triton.reception import Reception, expect
 from shunter.plugins.triton.served import Served, configuration_of, usual_policy, variables_of
 
 _NO_KEY = (0, 0, 0, 0)
@@ -133,8 +133,12 @@ class Changes:
             if before is not None:
                 before.dismiss(self._backend_at, *served.key)
 
-    def look_after(self, served: Served) -> None:
+    def look_after(self, all_served: Iterable[Served]) -> None:
         """Start again what was lost; the backend is told of workers that are on their way."""
+        expect(self._backend_at, [each.key for each in all_served if self._is_coming(each)])
+
+    def _is_coming(self, served: Served) -> bool:
+        """Whether a worker is, after a look at those that were lost."""
         is_coming = any(each.model is served.model for each in tuple(self._coming))
         if served.lock.acquire(blocking=False):
             try:
@@ -143,8 +147,7 @@ class Changes:
                     is_coming = served.workers.is_coming
             finally:
                 served.lock.release()
-        if is_coming:
-            expect(self._backend_at, *served.key)
+        return is_coming
 
     def abandon(self) -> None:
         """Whoever waits for workers that are being started waits no more; none are from now on."""

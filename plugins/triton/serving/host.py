@@ -267,8 +267,7 @@ class TritonHost:
 
     def look_after(self) -> None:
         """Start again what was lost, or did not come."""
-        for each in self.served:
-            self.changes.look_after(each)
+        self.changes.look_after(self.served)
         self._taking_over.look_after(self.served)
 
     def names(self) -> list[str]:

@@ -5,6 +5,7 @@ import select
 import socket
 import threading
 import time
+import types
 
 import pytest
 
@@ -13,6 +14,7 @@ from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue import front_end_link, pooled_link
 from shunter.handlers.queue.front_end_link import FrontEndLink
 from shunter.handlers.queue.pooled_link import PooledLink
+from shunter.handlers.torchserve.connection import Connection
 from shunter.nic_frontend.client.session import Session
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 from shunter.nic_frontend.server.functions import Functions
@@ -137,18 +139,35 @@ def test_it_is_said_when_the_front_end_hangs(front_end, load, be_patient):
         assert not select.select([front_end, connection], [], [], 0.3)[0]  # it goes on waiting
 
 
-def test_it_is_said_once_and_hurts_nobody_when_the_server_has_gone(tmp_path):
+def test_it_is_said_once(tmp_path):
     link, said = FrontEndLink(tmp_path, ATTACH, lambda *_: None), []
-
-    def say():
-        said.append("loaded")
-        raise BrokenPipeError
-
-    link.when_settled(say)
+    link.when_settled(lambda: said.append("loaded"))
     assert not said
     link.settle()
     link.settle()
     assert said == ["loaded"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_over"), [(OSError("no lock"), True), (BrokenPipeError(), False)]
+)
+def test_who_cannot_say_it_ends_its_connection_and_hurts_no_others(tmp_path, error, is_over):
+    def fail():
+        raise error
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = Connection(theirs, None, fail)
+        connection.link = FrontEndLink(tmp_path, ATTACH, lambda *_: None)
+        known = types.SimpleNamespace(model_name="m")
+        connection.ready(types.SimpleNamespace(context=known, set_cl_socket=lambda _: None))
+        connection.link.settle()
+        ours.setblocking(False)
+        if is_over:
+            assert ours.recv(1) == b""
+        else:
+            with pytest.raises(BlockingIOError):
+                ours.recv(1)
 
 
 def test_it_is_said_at_once_where_the_host_asks_its_server_itself(tmp_path):

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +16,7 @@ from shunter.batching.queue.attach import receive, send
 from shunter.plugins.host import HostError, WorkerFailed
 from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import ServerPage
-from shunter.plugins.triton import backend, generation, layout, reception
+from shunter.plugins.triton import backend, generation, layout, packed, reception
 from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.installation import Installation
@@ -575,3 +576,46 @@ def test_a_packed_archive_that_cannot_be_started_is_an_error_of_the_user(tmp_pat
         archive.write_text(json.dumps({"name": name, "version": "1", "config": config}))
     with pytest.raises(UserError, match="b/1"):
         PackedWorkers(tmp_path, None, FakeRuntime()).start()
+
+
+class Told:
+    """A backend that notes who speaks to it, for how long, and of what."""
+
+    calls: ClassVar[list] = []
+
+    def __init__(self, path, answer_s):
+        self.calls.append((path, answer_s < backend.ANSWER_S, []))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def expect(self, name, version):
+        self.calls[-1][2].append((name, version))
+        if name == "last":
+            raise backend.BackendGone
+
+
+def test_who_comes_is_told_to_the_backend_at_once_and_one_that_hangs_is_left(monkeypatch):
+    monkeypatch.setattr(Told, "calls", [])
+    monkeypatch.setattr(reception, "Backend", Told)
+    reception.expect("there", [])
+    reception.expect("there", [("a", 1), ("last", 2), ("b", 3)])
+    assert Told.calls == [("there", True, [("a", 1), ("last", 2)])]
+
+
+def test_requests_wait_for_workers_of_a_packed_model_that_are_coming(tmp_path, monkeypatch):
+    archive = tmp_path / f"models/m/1/{ARCHIVE}"
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    workers = PackedWorkers(tmp_path, None, None)
+    for name, number, is_coming in [("m", 2, True), ("n", 1, False)]:
+        known = {"model": SimpleNamespace(name=name), "is_coming": is_coming, "problem": ""}
+        known["look_after"] = lambda pool: None
+        workers._generations.append((SimpleNamespace(**known), number))
+    said = []
+    monkeypatch.setattr(packed, "expect", lambda *told: said.append(told))
+    assert workers.look_after() == []
+    assert said == [(workers.socket, [("m", 2)])]
