@@ -6,7 +6,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from http import HTTPStatus
 from typing import Any
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -46,12 +45,13 @@ def workers_ready(management: str, token: str | None, names: Iterable[str]) -> b
 
 
 def own_status(management: str, token: str | None = None) -> list[dict[str, Any]]:
-    """What the plugin says of the models; nothing where it is not. Raises OSError, KeyError."""
+    """What the plugin says of the models; nothing where it is not, or is switched off.
+
+    Raises OSError when nobody answers in time, KeyError.
+    """
     try:
         return list(get_json(f"{management}/shunter/status", token)["models"])
-    except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.NOT_FOUND:
-            raise
+    except urllib.error.HTTPError:
         return []
 
 
