@@ -58,9 +58,10 @@ def kill_controller(server: Server) -> None:
 def scale(count: int) -> Action:
     """A stock scale call, without waiting for it: waiting blocks a thread that answers clients."""
 
-    def call(server: Server) -> None:
+    def call(server: Server) -> int:
         query = {"min_worker": count, "max_worker": count}
-        httpx.put(f"{server.management}/models/sums", params=query, timeout=60).raise_for_status()
+        url = f"{server.management}/models/sums"
+        return httpx.put(url, params=query, timeout=60).status_code
 
     return call
 
@@ -90,13 +91,18 @@ PHASES: dict[str, tuple[Action, bool]] = {
 """What happens, and whether stock has it."""
 
 
-async def run_phase(server: Server, action: Action, rate: float, seed: int) -> Outcome:
-    """Load while the action happens; the phase is prolonged until the action is over."""
+async def run_phase(
+    server: Server, action: Action, rate: float, seed: int
+) -> tuple[Outcome, int | None]:
+    """Load while the action happens; the phase is prolonged until the action is over.
+
+    Also the status that the action was answered, if it is a call.
+    """
     client = Client("127.0.0.1", server.ports.inference, "/predictions/sums", BODY)
 
-    async def act() -> None:
+    async def act() -> int | None:
         await asyncio.sleep(1)
-        await asyncio.to_thread(action, server)
+        return await asyncio.to_thread(action, server)
 
     acting = asyncio.create_task(act())
     outcome = await client.run(rate, PHASE_S, seed, TIMEOUT_S)
@@ -105,9 +111,9 @@ async def run_phase(server: Server, action: Action, rate: float, seed: int) -> O
         outcome.statuses += more.statuses
         outcome.latencies_ms += more.latencies_ms
         outcome.late_ms += more.late_ms
-    await acting
+    status = await acting
     client.close()
-    return outcome
+    return outcome, status
 
 
 def wait_for_workers(server: Server) -> None:
@@ -122,12 +128,13 @@ def wait_for_workers(server: Server) -> None:
     raise RuntimeError("workers did not come back within 90 s")
 
 
-def row_of(side: str, phase: str, number: int, outcome: Outcome) -> Row:
+def row_of(side: str, phase: str, number: int, outcome: Outcome, status: int | None) -> Row:
     """One row of the result."""
     return {
         "side": side,
         "phase": phase,
         "round": number,
+        "action_status": status,
         "sent": outcome.sent,
         "ok": outcome.statuses["200"],
         "failed_4xx": outcome.count("4"),
@@ -153,8 +160,8 @@ def run_side(side: str, args: argparse.Namespace, store: Path, progress: Progres
                 if side == "stock" and not in_stock:
                     continue
                 progress.step(f"{side}: {phase}")
-                outcome = asyncio.run(run_phase(s, action, args.rate, seed=number))
-                rows.append(row_of(side, phase, number, outcome))
+                found = asyncio.run(run_phase(s, action, args.rate, seed=number))
+                rows.append(row_of(side, phase, number, *found))
                 wait_for_workers(s)
     return rows
 
@@ -172,6 +179,7 @@ def main() -> None:
         rows = [row for side in sides for row in run_side(side, args, Path(folder), progress)]
     ours = [row for row in rows if row["side"] == "shunter"]
     headline = {key: sum(row[key] for row in ours) for key in ("unanswered", "failed_5xx")}
+    headline["failed_calls"] = sum((row["action_status"] or 0) >= 400 for row in ours)
     headline["requests"] = sum(row["sent"] for row in ours)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline)
     for row in rows:
