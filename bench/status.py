@@ -64,10 +64,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 """What each measures, with its own script. Those that begin with triton: what is behind Triton;
 others not named here: everything that is run."""
-UNTIMED = {
-    *("faults", "mig_faults", "product", "soak", "soak_pool"),
-    "triton_faults",
-}
+UNTIMED = {"faults", "mig_faults", "product", "soak", "soak_pool", "triton_faults"}
 """These count what is lost or wrong and how memory grows: other work beside them does no harm."""
 EVERYTHING = ("allocator", "batching", "handlers", "nic_frontend", "plugins")
 
