@@ -172,13 +172,13 @@ class PackedWorkers:
 
     def look_after(self) -> list[str]:
         """Start again what was lost; what is wrong now."""
-        problems, coming = [], []
-        for each, number in self._generations:
+        problems = []
+        for each, _ in self._generations:
             each.look_after(self._starting)
-            coming += [(each.model.name, number)] * each.is_coming
             if each.problem:
                 problems.append(f"{each.model.name}: {each.problem}")
-        expect(self.socket, coming)
+        coming = [each for each in self._generations if each[0].is_coming]
+        expect(self.socket, [(each.model.name, number) for each, number in coming])
         return problems + [f"{name}: {why}" for name, why in self.refusals.items()]
 
     def close(self) -> None:

@@ -205,10 +205,12 @@ static void put_in(struct shunter_member *member, uint8_t class) {
 /* Its model's best effort waits so long again, from when a batch of it is given or has ended: one
  * that takes longer than that would be urgent for ever. */
 static void serve_best_effort(struct shunter_member *member, uint8_t class) {
-    struct shunter_set *set = member->set;
-    for (struct shunter_member *each = set->members; each; each = each->next) {
-        if (class == SHUNTER_SET_BEST_EFFORT && each->model == member->model) {
-            each->best_effort_ns = set->now_ns;
+    if (class != SHUNTER_SET_BEST_EFFORT) {
+        return;
+    }
+    for (struct shunter_member *each = member->set->members; each; each = each->next) {
+        if (each->model == member->model) {
+            each->best_effort_ns = member->set->now_ns;
         }
     }
 }

@@ -159,24 +159,20 @@ static void comes(struct model *model, uint32_t worker) {
 }
 
 /* A batch of best effort that has ended counts as one that is given. */
-static void note_ends(struct model *model, const uint64_t done_before[WORKERS]) {
-    for (uint32_t worker = 0; worker < WORKERS; worker++) {
-        const struct shunter_worker_state *state = &model->served->workers[worker];
-        for (uint64_t number = done_before[worker] + 1; number <= state->done; number++) {
-            uint64_t *best_effort_ns = &model->best_effort_ns[set_of(worker)];
-            *best_effort_ns =
-                state->held[number % SHUNTER_AHEAD].class ? now_ns : *best_effort_ns;
-        }
-    }
-}
-
 static void collect(struct model *model) {
     uint64_t done[WORKERS];
     for (uint32_t worker = 0; worker < WORKERS; worker++) {
         done[worker] = model->served->workers[worker].done;
     }
     shunter_collect(model->served, now_ns);
-    note_ends(model, done);
+    for (uint32_t worker = 0; worker < WORKERS; worker++) {
+        const struct shunter_worker_state *state = &model->served->workers[worker];
+        while (done[worker] < state->done) {
+            if (state->held[++done[worker] % SHUNTER_AHEAD].class) {
+                model->best_effort_ns[set_of(worker)] = now_ns;
+            }
+        }
+    }
 }
 
 static void goes(struct model *model, uint32_t worker) {

@@ -1,11 +1,9 @@
 """A repository of `shunter pack --triton`, a Triton started by hand, and `shunter workers`."""
 
-import contextlib
 import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ import pytest
 from shunter.plugins import hosts
 from shunter.plugins.cli import files
 from shunter.plugins.errors import UserError
+from shunter.plugins.ports import free_ports
 from shunter.plugins.profiling.profiles import profile_path, provenance_here
 from shunter.plugins.triton import installation
 
@@ -41,14 +40,6 @@ def store(tmp_path_factory):
     wider = {"batchSize": 8, "shunter": {"tensors": LETTERS}}
     made.add("wider", "letters", version="2.0", config=wider)
     return made.folder
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
 
 
 class Triton:

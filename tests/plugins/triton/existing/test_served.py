@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import itertools
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.allocator.planning.profile import Cell, Profile
 from shunter.plugins.cli.main import app
 from shunter.plugins.host import HostError
+from shunter.plugins.ports import free_ports
 from shunter.plugins.profiling import profiler
 from shunter.plugins.profiling.profiles import write_profile
 from shunter.plugins.triton import installation
@@ -67,14 +67,6 @@ def wait_until(told):
         assert time.monotonic() < end
         time.sleep(0.02)
     return found
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
 
 
 class Site:
