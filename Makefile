@@ -100,3 +100,4 @@ gpu: $(INSTALLED) ## run the tests and the benchmarks that need an NVIDIA GPU
 	$(BIN)/python bench/gpu_queue.py $(BENCH_ARGS)
 	$(BIN)/python bench/gpu_preempt.py $(BENCH_ARGS)
 	$(BIN)/python bench/gpu_swap.py $(BENCH_ARGS)
+	$(BIN)/python bench/gpu_pool.py $(BENCH_ARGS)

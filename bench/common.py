@@ -52,13 +52,15 @@ def origin(tree: Path = BENCH.parent) -> Row:
     """Of which code and when a result is, and what else the machine was doing."""
     clean = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
     return {
-        "commit": git(tree, "rev-parse", "HEAD"),
+        "commit": git(tree, "rev-parse", "HEAD") or os.environ.get(_COMMIT),
         "dirty": None if clean is None else bool(clean),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": [round(each, 2) for each in os.getloadavg()],
     }
 
 
+_COMMIT = "SHUNTER_COMMIT"
+"""Environment variable: the commit, on a host that has a copy without the repository."""
 _RESULTS = (":(exclude)bench/results",)
 """What a benchmark before this one wrote is no change of the code."""
 

@@ -206,24 +206,30 @@ def headline(rows: list[Row], points: list[Row]) -> Row:
     return found
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = Parser(__doc__, rounds=7, quick_rounds=2)
+def arguments(
+    about: str | None = __doc__,
+    megabytes: tuple[float, float] = (96.0, 48.0),
+    workers: int = 2,
+) -> argparse.Namespace:
+    """The command line. ``megabytes``: of a model unless given, and in a quick run; ``workers``:
+    processes of the pool unless given."""
+    parser = Parser(about, rounds=7, quick_rounds=2)
     sides = (STOCK, ON_DEMAND, DEDICATED, POOL)
     parser.add_argument("--sides", nargs="+", choices=sides, default=list(sides))
-    parser.add_argument("--megabytes", type=float, help="of a model; default 96, quick 48")
-    parser.add_argument("--pool-workers", type=int, default=2, help="default 2")
+    full, quick = megabytes
+    text = f"of a model; default {full:.0f}, quick {quick:.0f}"
+    parser.add_argument("--megabytes", type=float, help=text)
+    parser.add_argument("--pool-workers", type=int, default=workers, help=f"default {workers}")
     parser.add_argument("--seconds", type=float, help="of a cell; default 6, quick 1")
     parser.add_argument("--demand-rounds", type=int, help="default 3, quick 1")
     parser.add_argument("--demand-seconds", type=float, help="default 25, quick 10")
     parser.add_argument("--warm-up", type=float, help="seconds; default 8, quick 2")
     args = parser.arguments()
-    quick = args.quick
-    args.megabytes = args.megabytes or (48.0 if quick else 96.0)
-    args.seconds = args.seconds or (1.0 if quick else 6.0)
-    args.demand_rounds = args.demand_rounds or (1 if quick else 3)
-    args.demand_seconds = args.demand_seconds or (10.0 if quick else 25.0)
-    args.warm_up = args.warm_up or (2.0 if quick else 8.0)
+    args.megabytes = args.megabytes or (quick if args.quick else full)
+    args.seconds = args.seconds or (1.0 if args.quick else 6.0)
+    args.demand_rounds = args.demand_rounds or (1 if args.quick else 3)
+    args.demand_seconds = args.demand_seconds or (10.0 if args.quick else 25.0)
+    args.warm_up = args.warm_up or (2.0 if args.quick else 8.0)
     return args
 
 

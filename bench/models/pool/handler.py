@@ -29,11 +29,13 @@ class PoolHandler:
         settings = context.model_yaml_config["handler"]
         weights = context.manifest["model"]["serializedFile"]
         path = Path(context.system_properties["model_dir"]) / weights
+        device = self._device(context.system_properties.get("gpu_id"))
         with torch.device("meta"):
             self.model = Network(**settings)
-        self.model.load_state_dict(torch.load(path, weights_only=True), assign=True)
+        found = torch.load(path, weights_only=True, map_location=device)
+        self.model.load_state_dict(found, assign=True)
         self.model.eval()
-        self.inputs = [self.model.example(seed) for seed in range(SEEDS)]
+        self.inputs = [self.model.example(seed).to(device) for seed in range(SEEDS)]
 
     def handle(self, data, context):
         """One answer per request of a batch."""
@@ -46,6 +48,12 @@ class PoolHandler:
             if max(abs(a - b) for a, b in zip(row, expected, strict=True)) > TOLERANCE:
                 context.set_response_status(406, "Wrong Answer", idx=index)
         return [{"model": NAME, "numbers": row} for row in rows]
+
+    def _device(self, gpu):
+        if gpu is None or not torch.cuda.is_available():
+            return torch.device("cpu")
+        torch.backends.cudnn.allow_tf32 = False  # the numbers are compared with a CPU's
+        return torch.device("cuda", int(gpu))
 
     def _asked(self, row):
         found = row.get("data") or row.get("body")
