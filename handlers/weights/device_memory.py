@@ -50,6 +50,9 @@ class Driver(Protocol):
     def trim(self) -> None:
         """Let other processes have the memory that this one does not use."""
 
+    def reserved(self) -> int:
+        """Bytes that others cannot have, whether this process uses them or not."""
+
 
 class Cuda:
     """A GPU."""
@@ -99,6 +102,10 @@ class Cuda:
         """Of torch's allocator."""
         torch.cuda.empty_cache()
 
+    def reserved(self) -> int:
+        """By torch's allocator."""
+        return torch.cuda.memory_reserved(self.device)
+
     def free_bytes(self) -> int:
         """What the GPU would still give."""
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -114,6 +121,8 @@ class DeviceMemory:
         self._budget = budget // CHUNK
         self._lock = threading.Lock()
         self._used = 0
+        self._taken = 0
+        """Bytes that were taken from the device: what was given back is kept for the next."""
 
     @property
     def free_bytes(self) -> int:
@@ -129,17 +138,29 @@ class DeviceMemory:
                 raise NoRoom(f"{size} bytes, {(self._budget - self._used) * CHUNK} are free")
             self._used += count
         try:
-            return self._empty(size)
+            return self._empty(count * CHUNK)[:size]
         except torch.OutOfMemoryError as error:
             self.give_back(size)
             raise NoRoom(f"the device has no {size} bytes left: {error}") from error
 
     def _empty(self, size: int) -> torch.Tensor:
+        before = self.driver.reserved()
         try:
-            return self.driver.empty(size)
+            found = self.driver.empty(size)
         except torch.OutOfMemoryError:
-            self.driver.trim()
-            return self.driver.empty(size)
+            self._trim()
+            before = self.driver.reserved()
+            found = self.driver.empty(size)
+        self._taken += max(0, self.driver.reserved() - before)
+        if self._taken > self._budget * CHUNK:  # what is kept has other sizes than what is needed
+            self._trim()
+        return found
+
+    def _trim(self) -> None:
+        before = self.driver.reserved()
+        self.driver.trim()
+        freed = before - self.driver.reserved()  # of what computes, too
+        self._taken = max(self._used * CHUNK, self._taken - freed)
 
     def give_back(self, size: int) -> None:
         """Of ``size`` bytes that were taken. Nobody may refer to them any more."""

@@ -5,7 +5,9 @@ device's memory from the moment in which their copy begins, and whoever reads on
 group, on the GPU and not in the host. Which operator reads which weight is seen while it happens
 (:mod:`shunter.handlers.weights.reads`), so the first layers compute before the last ones are there,
 whatever the layers do; a weight whose reading was not seen in the first batches is waited for
-before a batch begins. To drop a model costs nothing: nothing is copied back.
+before a batch begins. To look at operators takes time: of a model that has many small ones, all
+weights are waited for, for they are there sooner. To drop a model costs nothing: nothing is copied
+back.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from shunter.handlers.weights.device_memory import DeviceMemory, Driver
 from shunter.handlers.weights.hot import PIECE, GivenUp, Group, groups_of
 from shunter.handlers.weights.hot_memory import NoRoom
 from shunter.handlers.weights.layout import Record
-from shunter.handlers.weights.reads import Reads
+from shunter.handlers.weights.reads import Reads, operator_s
 from shunter.handlers.weights.tensors import Weight
 
 _COMPILER = "torch._inductor.compile_fx"
@@ -72,11 +74,16 @@ class DeviceModel:
         self._modules = list(models)
         self._seen: set[int] = set()
         """Offsets of weights that operators were seen to read."""
+        self._operators = 0
+        """Of a batch."""
+        self._swap_s = 0.0
+        """What the last swap took."""
         self._now: _Coming | None = None
         self.at_end: Callable[[], None] | None = None
         """What else goes with the model."""
         self._shapes = [each.tensor.size() for each in weights]
         self._strides = [each.tensor.stride() for each in weights]
+        self._nothing = self._absent(memory.driver.device)
         self._remove()
 
     @property
@@ -95,9 +102,14 @@ class DeviceModel:
             return self._now.done
         data = self._memory.take(self.bytes)
         now = _Coming(data, groups_of(self._weights, self._records))
-        for number, (weight, record) in enumerate(zip(self._weights, self._records, strict=True)):
-            flat = data[record.begin : record.end].view(weight.tensor.dtype)
-            weight.become(flat.as_strided(self._shapes[number], self._strides[number]))
+        typed = {  # one view of each type: a model has thousands of weights
+            kind: data[: data.numel() // kind.itemsize * kind.itemsize].view(kind)
+            for kind in {each.tensor.dtype for each in self._weights}
+        }
+        places = zip(self._weights, self._records, self._shapes, self._strides, strict=True)
+        for weight, record, shape, strides in places:
+            kind = weight.tensor.dtype
+            weight.become(typed[kind].as_strided(shape, strides, record.begin // kind.itemsize))
         now.done = self._copies.submit(_copy, now, self._cold, self._memory.driver)
         self._now = now
         return now.done
@@ -111,25 +123,30 @@ class DeviceModel:
         if now is None or now.done is None:
             raise NoRoom("the device had no room for the weights")
         if was_hot := now.done.done():
-            now.done.result()  # raises what has ended it
+            self._swap_s = now.done.result()  # raises what has ended it
         is_seen = not was_hot and not learn and self._is_seen
         for number, group in enumerate(() if was_hot else now.groups):
             starts = {record.begin for _, record in group.weights}
             if not is_seen or not starts <= self._seen:  # in the host: for whatever queue of work
                 self._memory.driver.finish(self._mark(now, number))
         if is_seen:
-            with Reads(now.data, [each.begin for each in now.groups], lambda n: self._wait(now, n)):
+            begins, wait = [each.begin for each in now.groups], lambda n: self._wait(now, n)
+            with Reads(now.data, begins, wait, now.done.done):
                 yield was_hot
         elif learn:
             begins = [each.begin for each in self._records]
-            with Reads(now.data, begins, lambda n: self._seen.add(begins[n])):
+            with Reads(now.data, begins, lambda n: self._seen.add(begins[n])) as reads:
                 yield was_hot
+            self._operators = max(self._operators, reads.operators)
         else:
             yield was_hot
 
     @property
     def _is_seen(self) -> bool:
-        """Whether operators can be seen to read. Scripts fuse some, compilers nearly all."""
+        """Whether it is worth while to see what operators read, and possible: scripts fuse some,
+        compilers nearly all."""
+        if self._operators * operator_s() > self._swap_s:
+            return False
         are_scripts = any(
             isinstance(each, torch.jit.ScriptModule)
             for model in self._modules
@@ -167,8 +184,8 @@ class DeviceModel:
             return
         assert now.done is not None
         now.is_over.set()
-        if not now.done.cancel():
-            now.done.exception()
+        if not now.done.cancel() and now.done.exception() is None:
+            self._swap_s = now.done.result()
         self._memory.driver.rest()
         self._remove()
         now.data = torch.empty(0)
@@ -182,9 +199,18 @@ class DeviceModel:
 
     def _remove(self) -> None:
         """Of each weight only the shape is left: all its numbers are one."""
-        for weight, shape in zip(self._weights, self._shapes, strict=True):
-            nothing = torch.zeros((), dtype=weight.tensor.dtype, device=self._memory.driver.device)
-            weight.become(nothing.expand(shape))
+        for weight, nothing in zip(self._weights, self._nothing, strict=True):
+            weight.become(nothing)
+
+    def _absent(self, device: torch.device) -> list[torch.Tensor]:
+        zeros = {
+            kind: torch.zeros((), dtype=kind, device=device)
+            for kind in {each.tensor.dtype for each in self._weights}
+        }
+        return [
+            zeros[each.tensor.dtype].expand(shape)
+            for each, shape in zip(self._weights, self._shapes, strict=True)
+        ]
 
 
 def _has_compiled() -> bool:

@@ -84,10 +84,10 @@ def wanted(model, x):
 
 
 def same(found, right):
-    # A GPU may choose other algorithms while it captures.
-    exact = all(tensor.device.type == "cpu" for tensor in found)
+    """A GPU has other algorithms than what is compared with, and convolves in TF32."""
+    exact = not torch.cuda.is_available()
     return all(
-        torch.equal(a, b) if exact else torch.allclose(a, b, atol=1e-4)
+        torch.equal(a, b) if exact else torch.allclose(a, b, rtol=1e-2, atol=2e-3)
         for a, b in zip(found, right, strict=True)
     )
 

@@ -53,3 +53,6 @@ class Lazy:
 
     def trim(self):
         pass
+
+    def reserved(self):
+        return 0

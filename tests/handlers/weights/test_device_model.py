@@ -3,6 +3,8 @@
 import gc
 import importlib.util
 import sys
+import tempfile
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from shunter.handlers.weights import device_model, hot
 from shunter.handlers.weights.device_memory import Cuda, DeviceMemory, Pinned
 from shunter.handlers.weights.device_model import DeviceModel
 from shunter.handlers.weights.hot_memory import CHUNK, NoRoom
-from shunter.handlers.weights.reads import Reads
+from shunter.handlers.weights.reads import Reads, operator_s
 from shunter.handlers.weights.sharing import data_of, store
 
 
@@ -111,6 +113,12 @@ def small_groups(monkeypatch):
     monkeypatch.setattr(device_model, "PIECE", 4096)
 
 
+@pytest.fixture(autouse=True)
+def cheap_operators(monkeypatch):
+    """To look at them takes no time."""
+    monkeypatch.setattr(device_model, "operator_s", lambda: 0.0)
+
+
 def brought(net, folder, copies=None, budget=2 * CHUNK):
     """A model on a device, its driver and its memory."""
     driver = Lazy()
@@ -194,6 +202,22 @@ def test_what_was_not_seen_is_waited_for_before_a_batch_begins(tmp_path):
         assert driver.done == before
 
 
+@pytest.mark.parametrize(("operator_s", "is_seen"), [(1e-9, True), (1e3, False)])
+def test_what_costs_more_to_look_at_than_to_copy_is_waited_for(
+    tmp_path, monkeypatch, operator_s, is_seen
+):
+    monkeypatch.setattr(device_model, "operator_s", lambda: operator_s)
+    net = Chain()
+    model, driver = brought(net, tmp_path, Now())
+    learn(model, net)  # and so it is known how long a swap takes
+    model._copies = Held(driver)
+    model.swap_in()
+    with model.reading(), torch.no_grad():
+        assert (driver.done == len(driver.begun)) is not is_seen
+        net(INPUT)
+    assert driver.done == len(driver.begun)
+
+
 def test_scripts_and_compilers_wait_for_everything(tmp_path, monkeypatch):
     net = torch.jit.script(Chain())
     model, driver = brought(net, tmp_path)
@@ -258,6 +282,43 @@ class Full(Lazy):
         self.trims += 1
 
 
+class Keeping(Lazy):
+    """What was given back is kept for who needs as much; it is never cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.most = [], 0
+
+    def empty(self, size):
+        free = [b for b in self.blocks if b[1]() is None and b[0] == size]
+        block = free[0] if free else [size, None]
+        if not free:
+            self.blocks.append(block)
+        found = super().empty(size)
+        block[1] = weakref.ref(found.untyped_storage())
+        self.most = max(self.most, self.reserved())
+        return found
+
+    def reserved(self):
+        return sum(size for size, _ in self.blocks)
+
+    def trim(self):
+        self.blocks = [b for b in self.blocks if b[1]() is not None]
+
+
+def test_what_an_allocator_keeps_counts():
+    driver = Keeping()
+    memory = DeviceMemory(8 * CHUNK, driver)
+    for count in (3, 4, 5, 4, 3, 5, 6, 7, 1, 2):
+        data = memory.take(count * CHUNK - 7)
+        assert data.numel() == count * CHUNK - 7
+        assert driver.reserved() <= 8 * CHUNK
+        del data
+        memory.give_back(count * CHUNK - 7)
+    assert driver.most <= (8 + 7) * CHUNK  # until it is noticed
+    assert memory.free_bytes == 8 * CHUNK
+
+
 @pytest.mark.parametrize(("times", "works"), [(0, True), (1, True), (2, False)])
 def test_a_full_device_is_no_room(times, works):
     driver = Full(times)
@@ -312,16 +373,38 @@ def test_reads_tell_the_parts_that_a_tensor_lies_in():
     assert 2 in found
 
 
+def test_reads_tell_nothing_any_more_when_it_is_over():
+    data, found, over = torch.arange(100, dtype=torch.uint8), [], []
+    with Reads(data, [0, 50], found.append, lambda: bool(over)) as reads:
+        data[10:20] + 1
+        assert set(found) == {0, 1}  # to slice is an operator too
+        found.clear()
+        seen = reads.operators
+        over.append(True)
+        data[10:20] + 1
+    assert not found
+    assert reads.operators == 2 * seen == 4
+
+
+def test_it_is_known_what_it_takes_to_look_at_an_operator():
+    assert 0 < operator_s() < 0.01
+
+
+@pytest.fixture
+def in_memory():
+    """A folder whose files can be pinned, as those on a disk cannot."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.gpu
-def test_on_a_gpu_the_answers_are_the_same(tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+def test_on_a_gpu_the_answers_are_the_same(in_memory):
     driver = Cuda(torch.cuda.current_device())
     net = Chain().eval().to(driver.device)
     x = INPUT.to(driver.device)
     with torch.no_grad():
         right = net(x)
-    found = store([net], tmp_path, driver.device)
+    found = store([net], in_memory, driver.device)
     pinned = Pinned(found.file, driver.device)
     assert pinned.data.is_pinned()
     with ThreadPoolExecutor(1) as copies:
