@@ -11,6 +11,7 @@ where they are missing it says so, and that is no failure.
 Examples:
     python bench/gpu_queue.py            # into results/GPU/gpu_queue.json
     python bench/gpu_queue.py --quick
+    python bench/gpu_queue.py --rounds 5 --seconds 0.3
 """
 
 from __future__ import annotations
@@ -202,7 +203,9 @@ def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
 
 def main() -> None:
     """Measure every model and batch."""
-    args = Parser(__doc__).arguments()
+    parser = Parser(__doc__)
+    parser.add_argument("--seconds", type=float, help="of a cell; default 1, quick 0.2")
+    args = parser.arguments()
     if reason := missing():
         print(f"{NAME}: nothing is measured: {reason}", file=sys.stderr)
         return
@@ -213,7 +216,7 @@ def main() -> None:
     samples = []
     for name, batch in cells:
         progress.step(f"{name}, batch {batch}")
-        seconds = QUICK_SECONDS if args.quick else SECONDS
+        seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
         samples.append(measure(name, batch, args.rounds, seconds, device, device_model))
     rows, headline = summarise(samples)
     rows = [{"gpu": gpu, **row} for row in rows]

@@ -85,20 +85,24 @@ class Bed:
     def start(self, stack: ExitStack, store: Path) -> None:
         """All sides that were wanted, warmed up."""
         for side in self.args.sides:
-            on_demand = side == ON_DEMAND
-            server = PoolServer(
-                STOCK if on_demand else side,
-                store,
-                models=() if on_demand else self.packed,
-                hot_mb=hot_mb(self.packed),
-                workers=self.args.pool_workers,
-            )
-            self.servers[side] = stack.enter_context(server)
-            if on_demand:
-                self.demand = OnDemand(server.register, server.unregister, ROOM)
-            else:
-                self.measure(side, "sequential", 8, -1, self.args.warm_up)
-                self.measure(side, "sequential", 1, -1, self.args.warm_up / 2)
+            self.start_side(side, stack, store)
+
+    def start_side(self, side: str, stack: ExitStack, store: Path) -> None:
+        """One of them."""
+        on_demand = side == ON_DEMAND
+        server = PoolServer(
+            STOCK if on_demand else side,
+            store,
+            models=() if on_demand else self.packed,
+            hot_mb=hot_mb(self.packed),
+            workers=self.args.pool_workers,
+        )
+        self.servers[side] = stack.enter_context(server)
+        if on_demand:
+            self.demand = OnDemand(server.register, server.unregister, ROOM)
+        else:
+            self.measure(side, "sequential", 8, -1, self.args.warm_up)
+            self.measure(side, "sequential", 1, -1, self.args.warm_up / 2)
 
     def measure(self, side: str, pattern: str, clients: int, round_: int, seconds: float) -> None:
         """One cell; rounds below 0 are warm-up."""

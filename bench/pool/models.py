@@ -28,6 +28,8 @@ FOLDER = BENCH / "models/pool"
 _LAYERS = {"mlp": 1, "convolutional": 9, "transformer": 12, "recurrent": 6}
 """Weights of a layer, in squares of the width."""
 _WIDTHS = {"mlp": 768, "convolutional": 160, "transformer": 256, "recurrent": 320}
+_WIDE = {"mlp": 2048, "convolutional": 512, "transformer": 768, "recurrent": 1024}
+"""As networks of hundreds of megabytes are: a GPU computes with few large layers."""
 ARCHITECTURES = tuple(_LAYERS)
 BATCH = 8
 
@@ -54,6 +56,7 @@ class PoolModel:
     number: int
     architecture: str
     megabytes: float
+    wide: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +66,8 @@ class PoolModel:
     @property
     def shape(self) -> dict[str, int]:
         """Width and depth, for about so many bytes."""
-        width = _WIDTHS[self.architecture] + 32 * (self.number // len(ARCHITECTURES) % 4)
+        widths = _WIDE if self.wide else _WIDTHS
+        width = widths[self.architecture] + 32 * (self.number // len(ARCHITECTURES) % 4)
         layer = _LAYERS[self.architecture] * width**2 * 4
         return {"width": width, "depth": max(1, round(self.megabytes * 1e6 / layer))}
 
@@ -75,15 +79,18 @@ class PoolModel:
         return found.eval()
 
 
-def models(count: int, smallest_mb: float, largest_mb: float) -> list[PoolModel]:
-    """Models of all architectures in turn, of sizes that are spread evenly."""
+def models(
+    count: int, smallest_mb: float, largest_mb: float, *, wide: bool = False
+) -> list[PoolModel]:
+    """Models of all architectures in turn, of sizes that are spread evenly; ``wide``: of few large
+    layers."""
     step = (largest_mb - smallest_mb) / max(1, count - 1)
     # 7 and 11 have no divisor in common with most counts: neighbours differ in size.
     sizes = [
         smallest_mb + step * (7 * i % count if count % 7 else 11 * i % count) for i in range(count)
     ]
     return [
-        PoolModel(i, ARCHITECTURES[i % len(ARCHITECTURES)], round(size, 3))
+        PoolModel(i, ARCHITECTURES[i % len(ARCHITECTURES)], round(size, 3), wide)
         for i, size in enumerate(sizes)
     ]
 

@@ -10,6 +10,8 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +36,9 @@ class Driver(Protocol):
 
     def stream(self) -> int:
         """Number of the queue of work that the calling thread computes on."""
+
+    def entered(self, tell: Callable[[], None]) -> AbstractContextManager[None]:
+        """Inside, ``tell`` hears when a thread goes over to another queue of work."""
 
     def wait(self, mark: Any) -> None:
         """Let what is computed from now on in that queue wait for a mark; return at once."""
@@ -81,6 +86,22 @@ class Cuda:
     def stream(self) -> int:
         """A handler may choose one."""
         return int(torch.cuda.current_stream(self.device).cuda_stream)
+
+    @contextlib.contextmanager
+    def entered(self, tell: Callable[[], None]) -> Iterator[None]:
+        """All that Python chooses a stream by comes here."""
+        before = torch._C._cuda_setStream
+
+        def set_stream(**stream: Any) -> None:
+            before(**stream)
+            if stream["stream_id"] != self._stream.stream_id:
+                tell()
+
+        torch._C._cuda_setStream = set_stream
+        try:
+            yield
+        finally:
+            torch._C._cuda_setStream = before
 
     def wait(self, mark: Any) -> None:
         """The GPU does, not the host."""

@@ -8,6 +8,7 @@ from typing import Any
 
 NAMED: dict[str, dict[str, Any]] = {
     "ordered": {"ahead": 0, "ageing_ms": 0},
+    "unhurried": {"ageing_ms": 0},
     "ageing": {"ahead": 0, "ageing_ms": 300},
     "ageing-ahead": {"ageing_ms": 300},
     "admitting": {"admission": True},

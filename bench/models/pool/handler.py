@@ -32,9 +32,8 @@ class PoolHandler:
         device = self._device(context.system_properties.get("gpu_id"))
         with torch.device("meta"):
             self.model = Network(**settings)
-        found = torch.load(path, weights_only=True, map_location=device)
-        self.model.load_state_dict(found, assign=True)
-        self.model.eval()
+        self.model.load_state_dict(torch.load(path, weights_only=True), assign=True)
+        self.model.to(device).eval()
         self.inputs = [self.model.example(seed).to(device) for seed in range(SEEDS)]
 
     def handle(self, data, context):

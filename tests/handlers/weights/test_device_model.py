@@ -218,6 +218,39 @@ def test_what_costs_more_to_look_at_than_to_copy_is_waited_for(
     assert driver.done == len(driver.begun)
 
 
+def test_a_queue_that_is_gone_over_to_waits_as_the_first_one_did(tmp_path):
+    net = Choosing()
+    model, driver = brought(net, tmp_path)
+    learn(model, net, INPUT)  # the last two layers
+    driver.waits.clear()
+    model.swap_in()
+    groups = [begin for begin, _ in enumerate(model._now.groups)]
+    with model.reading(), torch.no_grad():
+        at_first = list(driver.waits)
+        driver.go_over(7)
+        assert driver.waits[len(at_first) :] == [(7, mark) for _, mark in at_first]
+        net(INPUT)
+    assert {mark for queue, mark in driver.waits if queue == 7} == {
+        model._now.marks[n] for n in groups
+    }
+    driver.go_over(0)
+
+
+def test_who_was_seen_to_go_over_waits_in_the_host(tmp_path):
+    net = Chain()
+    model, driver = brought(net, tmp_path)
+    hook = net.layers[2].register_forward_hook(lambda *_: driver.go_over(7, quietly=True))
+    learn(model, net)
+    hook.remove()
+    driver.go_over(0)
+    model._seen.clear()  # and so nothing waits for what it reads
+    model.swap_in()
+    finished = []
+    driver.finish = finished.append
+    with model.reading():
+        assert finished == model._now.marks
+
+
 def test_scripts_and_compilers_wait_for_everything(tmp_path, monkeypatch):
     net = torch.jit.script(Chain())
     model, driver = brought(net, tmp_path)
