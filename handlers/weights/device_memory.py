@@ -124,8 +124,9 @@ class Cuda:
         torch.cuda.empty_cache()
 
     def reserved(self) -> int:
-        """By torch's allocator."""
-        return torch.cuda.memory_reserved(self.device)
+        """By torch's allocator; what else that can say is not made into a table for it."""
+        said = torch.cuda.memory_stats_as_nested_dict(self.device)
+        return int(said["reserved_bytes"]["all"]["current"])
 
     def free_bytes(self) -> int:
         """What the GPU would still give."""
