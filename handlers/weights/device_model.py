@@ -132,6 +132,9 @@ class DeviceModel:
             if not was_hot:
                 every = range(len(now.groups))
                 first = [n for n in every if not (is_seen and self._is_known(now, n))]
+                if learn or self._goes_over or not self._seen:
+                    for each in first:  # there are ways to go over that are told to nobody
+                        self._memory.driver.finish(self._mark(now, each))
                 self._wait_for(now, first)
                 others = self._memory.driver.entered(lambda: self._wait_for(now, first))
                 stack.enter_context(others)
@@ -184,8 +187,6 @@ class DeviceModel:
     def _wait_for(self, now: _Coming, numbers: Sequence[int]) -> None:
         for each in numbers:
             self._wait(now, each)
-            if self._goes_over:  # some ways to do that are seen by nobody
-                self._memory.driver.finish(self._mark(now, each))
 
     def _wait(self, now: _Coming, number: int) -> None:
         """What is computed from now on in the queue that is current begins behind a group."""

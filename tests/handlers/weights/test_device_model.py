@@ -243,12 +243,20 @@ def test_who_was_seen_to_go_over_waits_in_the_host(tmp_path):
     learn(model, net)
     hook.remove()
     driver.go_over(0)
-    model._seen.clear()  # and so nothing waits for what it reads
+    assert model._goes_over
+    model._seen = {0}  # and so nothing waits for what else it reads
     model.swap_in()
     finished = []
     driver.finish = finished.append
     with model.reading():
         assert finished == model._now.marks
+    model.drop()
+    finished.clear()
+    model._goes_over, model._seen = False, {0}
+    model.swap_in()
+    copied = list(finished)
+    with model.reading():
+        assert finished == copied, "it waits in its queue"
 
 
 def test_scripts_and_compilers_wait_for_everything(tmp_path, monkeypatch):
