@@ -50,17 +50,18 @@ def host() -> dict[str, Any]:
 
 def origin(tree: Path = BENCH.parent) -> Row:
     """Of which code and when a result is, and what else the machine was doing."""
-    clean = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
+    told = os.environ.get(_COMMIT)
+    found = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
     return {
-        "commit": git(tree, "rev-parse", "HEAD") or os.environ.get(_COMMIT),
-        "dirty": None if clean is None else bool(clean),
+        "commit": told or git(tree, "rev-parse", "HEAD"),
+        "dirty": None if told or found is None else bool(found),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": [round(each, 2) for each in os.getloadavg()],
     }
 
 
 _COMMIT = "SHUNTER_COMMIT"
-"""Environment variable: the commit, on a host that has a copy without the repository."""
+"""Environment variable: the commit, on a host that has a copy without its history."""
 _RESULTS = (":(exclude)bench/results",)
 """What a benchmark before this one wrote is no change of the code."""
 

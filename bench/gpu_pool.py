@@ -2,7 +2,7 @@
 
 The sides, the patterns and the claims are those of ``rafiqi_cache.py``; models are of the size of
 the paper's CaffeNet (233 MB), and their handler puts them on the GPU that TorchServe names. Where
-the paper's swaps took 60 to 90 ms and nothing ran meanwhile, here a batch begins when its first
+the paper's swaps took 60 to 90 ms and nothing ran meanwhile, here a batch can begin when its first
 weights have come. ``gpu_mb`` is what a side takes of the GPU once it is warm, the contexts of its
 processes included.
 
@@ -40,6 +40,8 @@ class GpuBed(Bed):
     def __init__(self, args: argparse.Namespace, packed: list[Packed]) -> None:
         """See there."""
         super().__init__(args, packed)
+        gpu = torch.cuda.get_device_name().lower().removeprefix("nvidia ").split()[0]
+        self.name = f"{gpu}/{NAME}"
         self.gpu_mb: dict[str, int] = {}
 
     def start_side(self, side: str, stack: ExitStack, store: Path) -> None:
@@ -58,7 +60,7 @@ def _used_mb() -> float:
 
 def main() -> None:
     """Measure, print, write."""
-    args = arguments(__doc__, megabytes=(MEGABYTES, MEGABYTES), workers=2)
+    args = arguments(__doc__, megabytes=(MEGABYTES, MEGABYTES))
     if reason := missing():
         print(f"{NAME}: nothing is measured: {reason}", file=sys.stderr)
         return
@@ -73,10 +75,7 @@ def main() -> None:
     points = summarise(bed.rows)
     top = headline(bed.rows, points)
     rows = [{"gpu": gpu, "gpu_mb": bed.gpu_mb, **point} for point in points]
-    folder = gpu.lower().removeprefix("nvidia ").split()[0]
-    path = write_result(
-        f"{folder}/{NAME}", quick=args.quick, rows=rows, headline=top, samples=bed.rows
-    )
+    path = write_result(bed.name, quick=args.quick, rows=rows, headline=top, samples=bed.rows)
     for point in points:
         print(json.dumps(point))
     print(json.dumps(top, indent=1))

@@ -75,6 +75,9 @@ def hits(before: Any, after: Any) -> float | None:
 class Bed:
     """Servers, and what is asked of them."""
 
+    name = NAME
+    """Under which its rows are noted while it runs."""
+
     def __init__(self, args: argparse.Namespace, packed: list[Packed]) -> None:
         """All answer alike."""
         self.args, self.packed = args, packed
@@ -142,12 +145,12 @@ class Bed:
                 for i in range(len(resident)):
                     side = resident[(round_ + i) % len(resident)]
                     self.measure(side, pattern, clients, round_, args.seconds)
-                keep(NAME, args.quick, self.rows)
+                keep(self.name, args.quick, self.rows)
         for round_ in range(demand_rounds):
             for pattern, clients in demand_cells:
                 progress.step(f"on demand, round {round_ + 1}: {pattern}, {clients} at a time")
                 self.measure(ON_DEMAND, pattern, clients, round_, args.demand_seconds)
-                keep(NAME, args.quick, self.rows)
+                keep(self.name, args.quick, self.rows)
 
 
 def values(rows: list[Row], side: str, pattern: str, clients: int, key: str) -> list[float]:
@@ -211,19 +214,16 @@ def headline(rows: list[Row], points: list[Row]) -> Row:
 
 
 def arguments(
-    about: str | None = __doc__,
-    megabytes: tuple[float, float] = (96.0, 48.0),
-    workers: int = 2,
+    about: str | None = __doc__, megabytes: tuple[float, float] = (96.0, 48.0)
 ) -> argparse.Namespace:
-    """The command line. ``megabytes``: of a model unless given, and in a quick run; ``workers``:
-    processes of the pool unless given."""
+    """The command line. ``megabytes``: of a model unless given, and in a quick run."""
     parser = Parser(about, rounds=7, quick_rounds=2)
     sides = (STOCK, ON_DEMAND, DEDICATED, POOL)
     parser.add_argument("--sides", nargs="+", choices=sides, default=list(sides))
     full, quick = megabytes
     text = f"of a model; default {full:.0f}, quick {quick:.0f}"
     parser.add_argument("--megabytes", type=float, help=text)
-    parser.add_argument("--pool-workers", type=int, default=workers, help=f"default {workers}")
+    parser.add_argument("--pool-workers", type=int, default=2, help="default 2")
     parser.add_argument("--seconds", type=float, help="of a cell; default 6, quick 1")
     parser.add_argument("--demand-rounds", type=int, help="default 3, quick 1")
     parser.add_argument("--demand-seconds", type=float, help="default 25, quick 10")

@@ -10,8 +10,6 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -36,9 +34,6 @@ class Driver(Protocol):
 
     def stream(self) -> int:
         """Number of the queue of work that the calling thread computes on."""
-
-    def entered(self, tell: Callable[[], None]) -> AbstractContextManager[None]:
-        """Inside, ``tell`` hears when a thread goes over to another queue of work."""
 
     def wait(self, mark: Any) -> None:
         """Let what is computed from now on in that queue wait for a mark; return at once."""
@@ -86,22 +81,6 @@ class Cuda:
     def stream(self) -> int:
         """A handler may choose one."""
         return int(torch.cuda.current_stream(self.device).cuda_stream)
-
-    @contextlib.contextmanager
-    def entered(self, tell: Callable[[], None]) -> Iterator[None]:
-        """All that Python chooses a stream by comes here."""
-        before = torch._C._cuda_setStream
-
-        def set_stream(**stream: Any) -> None:
-            before(**stream)
-            if stream["stream_id"] != self._stream.stream_id:
-                tell()
-
-        torch._C._cuda_setStream = set_stream
-        try:
-            yield
-        finally:
-            torch._C._cuda_setStream = before
 
     def wait(self, mark: Any) -> None:
         """The GPU does, not the host."""
@@ -170,19 +149,23 @@ class DeviceMemory:
         try:
             found = self.driver.empty(size)
         except torch.OutOfMemoryError:
-            self._trim()
+            self.trim()
+            with self._lock:
+                self._taken -= size  # which is counted as used, and not there yet
             before = self.driver.reserved()
             found = self.driver.empty(size)
-        self._taken += max(0, self.driver.reserved() - before)
-        if self._taken > self._budget * CHUNK:  # what is kept has other sizes than what is needed
-            self._trim()
+        with self._lock:
+            self._taken += max(0, self.driver.reserved() - before)
+            is_over = self._taken > self._budget * CHUNK
+        if is_over:  # what is kept has other sizes than what is needed
+            self.trim()
         return found
 
-    def _trim(self) -> None:
-        before = self.driver.reserved()
+    def trim(self) -> None:
+        """Let others have what was given back."""
         self.driver.trim()
-        freed = before - self.driver.reserved()  # of what computes, too
-        self._taken = max(self._used * CHUNK, self._taken - freed)
+        with self._lock:
+            self._taken = self._used * CHUNK
 
     def give_back(self, size: int) -> None:
         """Of ``size`` bytes that were taken. Nobody may refer to them any more."""

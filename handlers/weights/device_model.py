@@ -2,13 +2,12 @@
 
 As :mod:`shunter.handlers.weights.hot`, but nothing can be read where it is not: weights lie in the
 device's memory from the moment in which their copy begins, and whoever reads one waits for its
-group: on the GPU, in the queue of work that it computes in, while the host goes on. Which operator
-reads which weight is seen while it happens (:mod:`shunter.handlers.weights.reads`), so the first
-layers compute before the last ones are there, whatever the layers do; for a weight whose reading
-was not seen in the first batches a batch waits at its beginning, and so does every queue that its
-handler goes over to. To look at operators takes the host's time: of a model that has many small
-ones a batch waits for all weights, for they are there sooner. To drop a model costs nothing:
-nothing is copied back.
+group, on the GPU and not in the host. Which operator reads which weight is seen while it happens
+(:mod:`shunter.handlers.weights.reads`), so the first layers compute before the last ones are there,
+whatever the layers do; a weight whose reading was not seen in the first batches is waited for
+before a batch begins. To look at operators takes the host's time: of a model that has many small
+ones all weights are waited for, for they are there sooner. To drop a model costs nothing: nothing
+is copied back.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from shunter.handlers.weights.device_memory import DeviceMemory, Driver
 from shunter.handlers.weights.hot import PIECE, GivenUp, Group, groups_of
@@ -77,8 +77,6 @@ class DeviceModel:
         """Offsets of weights that operators were seen to read."""
         self._operators = 0
         """Of a batch."""
-        self._goes_over = False
-        """Whether its handler was seen to compute in another queue than the one it began in."""
         self._swap_s = 0.0
         """What the last swap took."""
         self._now: _Coming | None = None
@@ -127,33 +125,37 @@ class DeviceModel:
             raise NoRoom("the device had no room for the weights")
         if was_hot := now.done.done():
             self._swap_s = now.done.result()  # raises what has ended it
-        with contextlib.ExitStack() as stack:
-            is_seen = not (was_hot or learn) and self._is_seen
-            if not was_hot:
-                every = range(len(now.groups))
-                first = [n for n in every if not (is_seen and self._is_known(now, n))]
-                self._wait_for(now, first)
-                others = self._memory.driver.entered(lambda: self._wait_for(now, first))
-                stack.enter_context(others)
-            if is_seen:
-                begins, wait = [each.begin for each in now.groups], lambda n: self._wait(now, n)
-                stack.enter_context(Reads(now.data, begins, wait, now.done.done))
-            elif learn:
-                stack.enter_context(self._learning(now))
+        is_seen = not (was_hot or learn) and self._is_seen
+        for number in () if was_hot else range(len(now.groups)):
+            if not (is_seen and self._is_known(now, number)):
+                self._memory.driver.finish(self._mark(now, number))  # for whatever queue of work
+        if is_seen:
+            begins, wait = [each.begin for each in now.groups], lambda n: self._wait(now, n)
+            with Reads(now.data, begins, wait, lambda: _has_come(now)):
+                yield was_hot
+        elif learn:
+            with self._learning(now):
+                yield was_hot
+        else:
             yield was_hot
 
     @contextlib.contextmanager
     def _learning(self, now: _Coming) -> Iterator[None]:
-        begins, stream = [each.begin for each in self._records], self._memory.driver.stream
-        usual = stream()
+        """What batches inside read, and how many operators one of them has."""
+        calls = dict.fromkeys(self._modules, 0)
 
-        def read(number: int) -> None:
-            self._seen.add(begins[number])
-            self._goes_over |= stream() != usual
+        def count(module: nn.Module, _: Any) -> None:
+            if module in calls:
+                calls[module] += 1
 
-        with Reads(now.data, begins, read) as reads:
-            yield
-        self._operators = max(self._operators, reads.operators)
+        begins = [each.begin for each in self._records]
+        with Reads(now.data, begins, lambda n: self._seen.add(begins[n])) as reads:
+            counting = register_module_forward_pre_hook(count)
+            try:
+                yield
+            finally:
+                counting.remove()
+        self._operators = reads.operators // max(1, *calls.values())
 
     def _is_known(self, now: _Coming, number: int) -> bool:
         """Whether all weights of a group were seen to be read."""
@@ -181,14 +183,7 @@ class DeviceModel:
             now.done.result()
         return now.marks[number]
 
-    def _wait_for(self, now: _Coming, numbers: Sequence[int]) -> None:
-        for each in numbers:
-            self._wait(now, each)
-            if self._goes_over:  # some ways to do that are seen by nobody
-                self._memory.driver.finish(self._mark(now, each))
-
     def _wait(self, now: _Coming, number: int) -> None:
-        """What is computed from now on in the queue that is current begins behind a group."""
         driver = self._memory.driver
         key = driver.stream(), number
         if not now.is_here and key not in now.waited:
@@ -236,6 +231,11 @@ class DeviceModel:
             zeros[each.tensor.dtype].expand(shape)
             for each, shape in zip(self._weights, self._shapes, strict=True)
         ]
+
+
+def _has_come(now: _Coming) -> bool:
+    """Whether all of it is there; of a swap that has failed, it never is."""
+    return now.done is not None and now.done.done() and now.done.exception() is None
 
 
 def _has_compiled() -> bool:

@@ -105,7 +105,7 @@ class OnDevice:
 
     def trim(self) -> None:
         """See Place."""
-        self.memory.driver.trim()
+        self.memory.trim()
 
     def close(self) -> None:
         """See Place."""

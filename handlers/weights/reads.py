@@ -78,7 +78,7 @@ class Reads(TorchDispatchMode):
 @functools.cache
 def operator_s() -> float:
     """Seconds that an operator takes longer when it is looked at, on this host."""
-    one = torch.zeros(1)
+    one = torch.zeros(1, device="cpu")
 
     def took() -> float:
         begin = time.perf_counter()

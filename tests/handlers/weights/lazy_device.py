@@ -1,7 +1,6 @@
 """A device whose copies happen as late as they may: what reads too early reads zeros."""
 
 import threading
-from contextlib import contextmanager
 
 import torch
 
@@ -14,7 +13,6 @@ class Lazy:
         self.begun, self.done = [], 0
         self.waits = []
         """Marks that operators waited for."""
-        self.queue, self._told = 0, []
         self.tells = True
         """Whether who waits in the host for the end of a copy is told."""
         self._lock = threading.Lock()
@@ -37,22 +35,10 @@ class Lazy:
             self.done = max(self.done, mark)
 
     def stream(self):
-        return self.queue
-
-    @contextmanager
-    def entered(self, tell):
-        self._told.append(tell)
-        yield
-        self._told.remove(tell)
-
-    def go_over(self, queue, quietly=False):
-        """The thread computes in another queue from now on."""
-        self.queue = queue
-        for tell in () if quietly else self._told:
-            tell()
+        return 0
 
     def wait(self, mark):
-        self.waits.append((self.queue, mark))
+        self.waits.append(mark)
         self._reach(mark)
 
     def finish(self, mark):

@@ -218,37 +218,37 @@ def test_what_costs_more_to_look_at_than_to_copy_is_waited_for(
     assert driver.done == len(driver.begun)
 
 
-def test_a_queue_that_is_gone_over_to_waits_as_the_first_one_did(tmp_path):
-    net = Choosing()
-    model, driver = brought(net, tmp_path)
-    learn(model, net, INPUT)  # the last two layers
-    driver.waits.clear()
-    model.swap_in()
-    groups = [begin for begin, _ in enumerate(model._now.groups)]
-    with model.reading(), torch.no_grad():
-        at_first = list(driver.waits)
-        driver.go_over(7)
-        assert driver.waits[len(at_first) :] == [(7, mark) for _, mark in at_first]
-        net(INPUT)
-    assert {mark for queue, mark in driver.waits if queue == 7} == {
-        model._now.marks[n] for n in groups
-    }
-    driver.go_over(0)
+def test_the_operators_of_a_batch_are_counted_in_several(tmp_path):
+    net = Chain()
+    model, _ = brought(net, tmp_path, Now())
+    learn(model, net)
+    one = model._operators
+    assert one >= 4
+    learn(model, net, *[INPUT] * 5)
+    assert model._operators == one
 
 
-def test_who_was_seen_to_go_over_waits_in_the_host(tmp_path):
+def test_who_has_learnt_nothing_or_learns_waits_in_the_host(tmp_path):
     net = Chain()
     model, driver = brought(net, tmp_path)
-    hook = net.layers[2].register_forward_hook(lambda *_: driver.go_over(7, quietly=True))
+    for learns in (False, True):
+        model.swap_in()
+        with model.reading(learn=learns):
+            assert driver.done == len(driver.begun)
+        model.drop()
+    assert driver.waits == []
+
+
+def test_a_copy_that_fails_in_the_midst_of_a_batch_is_told_to_it(tmp_path):
+    net = Chain()
+    model, _ = brought(net, tmp_path)
     learn(model, net)
-    hook.remove()
-    driver.go_over(0)
-    model._seen.clear()  # and so nothing waits for what it reads
     model.swap_in()
-    finished = []
-    driver.finish = finished.append
-    with model.reading():
-        assert finished == model._now.marks
+    now = model._now
+    with pytest.raises(RuntimeError, match="broken"), model.reading(), torch.no_grad():
+        del now.marks[2:]  # these have not been begun, and never will be
+        now.done.set_exception(RuntimeError("broken"))
+        net(INPUT)
 
 
 def test_scripts_and_compilers_wait_for_everything(tmp_path, monkeypatch):
