@@ -102,7 +102,8 @@ def main() -> None:
         urls = {"edf": ours.add(SETTING)}
         urls["fifo-100"] = urls["edf"]
         urls["fifo-30"] = ours.add(replace(SETTING, queue=SHORT_QUEUE))
-        capacity = closed_loop(urls["edf"], 64, 5)["ok_per_s"]
+        # A server that has just started does less than it can: 5 s said a quarter of it once.
+        capacity = max(closed_loop(urls["edf"], 64, 5)["ok_per_s"] for _ in range(5))
         if not args.quick:
             stock = stack.enter_context(Side(stores[1], shunter=False))
             best, selection = tuned(stock, args.load * capacity, 3)
