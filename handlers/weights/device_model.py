@@ -75,8 +75,8 @@ class DeviceModel:
         self._modules = list(models)
         self._seen: set[int] = set()
         """Offsets of weights that operators were seen to read."""
-        self._operators = 0
-        """Of a batch."""
+        self._looking_s = 0.0
+        """What it takes to look at the operators of a batch."""
         self._swap_s = 0.0
         """What the last swap took."""
         self._now: _Coming | None = None
@@ -141,7 +141,7 @@ class DeviceModel:
 
     @contextlib.contextmanager
     def _learning(self, now: _Coming) -> Iterator[None]:
-        """What batches inside read, and how many operators one of them has."""
+        """What batches inside read, and what it takes to look at the operators of one."""
         calls = dict.fromkeys(self._modules, 0)
 
         def count(module: nn.Module, _: Any) -> None:
@@ -155,7 +155,7 @@ class DeviceModel:
                 yield
             finally:
                 counting.remove()
-        self._operators = reads.operators // max(1, *calls.values())
+        self._looking_s = reads.operators // max(1, *calls.values()) * operator_s()
 
     def _is_known(self, now: _Coming, number: int) -> bool:
         """Whether all weights of a group were seen to be read."""
@@ -165,7 +165,7 @@ class DeviceModel:
     def _is_seen(self) -> bool:
         """Whether it is worth while to see what operators read, and possible: scripts fuse some,
         compilers nearly all."""
-        if self._operators * operator_s() > self._swap_s:
+        if self._looking_s > self._swap_s:
             return False
         are_scripts = any(
             isinstance(each, torch.jit.ScriptModule)
