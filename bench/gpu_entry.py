@@ -176,6 +176,15 @@ def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
     return rows, headline
 
 
+def folder_of(gpu: str) -> str:
+    """Where results of a GPU of this name lie.
+
+    >>> folder_of("NVIDIA H100 80GB HBM3")
+    'h100'
+    """
+    return gpu.lower().removeprefix("nvidia ").split()[0]
+
+
 def missing() -> str | None:
     """Why nothing can be measured here."""
     if not torch.cuda.is_available():
@@ -205,9 +214,8 @@ def main() -> None:
         samples.append(measure(size, batch, args.rounds, count, device))
     rows, headline = summarise(samples)
     rows = [{"gpu": gpu, **row} for row in rows]
-    folder = gpu.lower().removeprefix("nvidia ").split()[0]
     path = write_result(
-        f"{folder}/{NAME}", quick=args.quick, rows=rows, headline=headline, samples=samples
+        f"{folder_of(gpu)}/{NAME}", quick=args.quick, rows=rows, headline=headline, samples=samples
     )
     for row in rows:
         times = ", ".join(f"{side} {row[side]['p50_us']:.1f}" for side in SIDES)

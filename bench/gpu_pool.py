@@ -26,7 +26,7 @@ from pathlib import Path
 import pynvml
 import torch
 from common import write_result
-from gpu_entry import missing
+from gpu_entry import folder_of, missing
 from pool.models import Packed, models, pack_all
 from rafiqi_cache import MODELS, ON_DEMAND, Bed, arguments, headline, summarise
 
@@ -40,8 +40,7 @@ class GpuBed(Bed):
     def __init__(self, args: argparse.Namespace, packed: list[Packed]) -> None:
         """See there."""
         super().__init__(args, packed)
-        gpu = torch.cuda.get_device_name().lower().removeprefix("nvidia ").split()[0]
-        self.name = f"{gpu}/{NAME}"
+        self.name = f"{folder_of(torch.cuda.get_device_name())}/{NAME}"
         self.gpu_mb: dict[str, int] = {}
 
     def start_side(self, side: str, stack: ExitStack, store: Path) -> None:

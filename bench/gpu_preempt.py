@@ -35,7 +35,7 @@ import gpu_ladder
 from common import Parser, Row, keep, result_path, write_result
 from gpu_bed import NAMES, Bed, Desk
 from gpu_disb import RT_ONLY
-from gpu_entry import missing
+from gpu_entry import folder_of, missing
 from gpu_rows import disb_headline, ladder_table, preempt_headline, rung_measured
 
 from shunter.handlers.device.ladder import Rung, choose, worker_environment
@@ -161,7 +161,7 @@ def write(session: Session, gpu: str, bed: Bed) -> None:
     rung = choose(bed.found, rung_measured(found, table)).value
     passes = {row["model"]: row["pass_us"] for row in found.get("captured", [])}
     disb = gpu_disb.summary(found.get("disb", []), passes)
-    folder = gpu.lower().removeprefix("nvidia ").split()[0]
+    folder = folder_of(gpu)
     kinds = ("attributes", "captured", "gate_cost")
     rows = [{"kind": kind, "gpu": gpu, **row} for kind in kinds for row in found.get(kind, [])]
     for row in found.get("latency", []):

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from common import Parser, Progress, Row, paired_ratio, write_result
-from gpu_entry import missing
+from gpu_entry import folder_of, missing
 from rpc.models import networks
 
 from shunter.batching.queue.landing import LandingPool
@@ -220,9 +220,8 @@ def main() -> None:
         samples.append(measure(name, batch, args.rounds, seconds, device, device_model))
     rows, headline = summarise(samples)
     rows = [{"gpu": gpu, **row} for row in rows]
-    folder = gpu.lower().removeprefix("nvidia ").split()[0]
     path = write_result(
-        f"{folder}/{NAME}", quick=args.quick, rows=rows, headline=headline, samples=samples
+        f"{folder_of(gpu)}/{NAME}", quick=args.quick, rows=rows, headline=headline, samples=samples
     )
     for row in rows:
         found = ", ".join(f"{side} {number:.0f}" for side, number in row["requests_per_s"].items())

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import common
 import torch
-from gpu_entry import missing
+from gpu_entry import folder_of, missing
 from swap import SIZES_MB, WIDTH, model_of
 
 from shunter.handlers.weights.device_memory import Cuda, DeviceMemory, Pinned
@@ -114,7 +114,7 @@ def main() -> None:
     if reason := missing():
         print(f"{NAME}: nothing is measured: {reason}", file=sys.stderr)
         return
-    folder = torch.cuda.get_device_name().lower().removeprefix("nvidia ").split()[0]
+    folder = folder_of(torch.cuda.get_device_name())
     rows, samples = [], []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as files:
         for megabytes in SIZES_MB:
