@@ -43,12 +43,33 @@ class Comparison:
 
     @property
     def deviation(self) -> float:
-        """Of the logarithm of the ratio.
+        """Of the logarithm of the ratio, by this comparison alone.
 
-        The interval of few runs is their range, which holds the median with less than 95 %.
+        The interval of up to five runs is their range, which holds the median with less than 95 %.
         """
-        held = NormalDist().inv_cdf(1 - 0.5 ** max(2, self.ratio.runs))
+        held = NormalDist().inv_cdf(1 - 0.5 ** min(max(2, self.ratio.runs), 6))
         return max(EXACT, math.log(self.ratio.high / self.ratio.low) / 2 / min(SURE, held))
+
+
+def deviations(comparisons: Sequence[Comparison]) -> list[float]:
+    """Of the logarithm of each ratio, by all of them.
+
+    Few runs that agree by chance are no more exact than as many of others, nor than what meetings
+    of the same two cells differ by.
+    """
+    runs = [max(2, each.ratio.runs) for each in comparisons]
+    weighed = sum(each.deviation**2 * n * n for each, n in zip(comparisons, runs, strict=True))
+    of_one = math.sqrt(weighed / sum(runs)) if runs else 0.0
+    meetings: dict[frozenset[CellKey], list[float]] = {}
+    for each in comparisons:
+        ratio = each.ratio.median
+        pair = frozenset((each.one, each.other))
+        meetings.setdefault(pair, []).append(ratio if each.one < each.other else 1 / ratio)
+    between = drift(list(meetings.values()))
+    return [
+        max(each.deviation, of_one / math.sqrt(n), between)
+        for each, n in zip(comparisons, runs, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -71,9 +92,9 @@ class Fit:
         weights = np.array([each.deviation**-2 for each in visited.values()])
         information = np.diag(weights)
         right = weights * np.log([each.ms for each in visited.values()])
-        for each in comparisons:
+        for each, deviation in zip(comparisons, deviations(comparisons), strict=True):
             one, other = self._index[each.one], self._index[each.other]
-            weight, apart = each.deviation**-2, math.log(each.ratio.median)
+            weight, apart = deviation**-2, math.log(each.ratio.median)
             information[one, one] += weight
             information[other, other] += weight
             information[one, other] -= weight
@@ -99,10 +120,10 @@ class Fit:
 
 
 def drift(visits: Sequence[Sequence[float]]) -> float:
-    """How much visits of one cell differ, as the deviation of a logarithm, over all cells."""
-    squares, free = 0.0, 0
-    for each in visits:
-        logs = [math.log(ms) for ms in each]
-        squares += statistics.pvariance(logs) * len(logs)
-        free += len(logs) - 1
-    return math.sqrt(squares / free) if free else 0.0
+    """How much visits of a cell differ, as the deviation of a logarithm: of most cells.
+
+    What was disturbed once says nothing of the others.
+    """
+    logs = [[math.log(ms) for ms in each] for each in visits]
+    found = [statistics.stdev(each) for each in logs if len(each) > 1]
+    return statistics.median_low(found) if found else 0.0

@@ -46,10 +46,10 @@ class Cell:
     threads: Count
     batch: Count
     ms: Milliseconds
-    """Median."""
+    """Median; of a cell that ran in turns with others what agrees best with all of them."""
     low_ms: Milliseconds
     high_ms: Milliseconds
-    """95 % interval of the median."""
+    """95 % interval of the median of a visit."""
     runs: Count
     outliers: CountOrNone = 0
     """Runs left out because something else held the processor, or of slower visits."""

@@ -2,7 +2,7 @@
 
 A host that is disturbed for a while makes what is measured meanwhile slower, never quicker, and the
 interval of one visit does not show it. So a cell that was visited once may be quicker by half. Of
-several visits the two quickest count, and where comparisons say more, those do
+two visits the quicker one counts, of more the median, and where comparisons say more, those do
 (:mod:`shunter.allocator.planning.comparison`).
 
 For each batch size the choice is held against the best that all other cells allow, were they as
@@ -44,7 +44,8 @@ from shunter.allocator.planning.profile_table import cautious, measured_rows
 SETTLED = 0.05
 """A rival that may be quicker by no more than this share is let be."""
 DISTURBED = 0.5
-"""By this share a cell that was visited once may really be quicker: another held its cores."""
+"""By this share a cell that was visited once may really be quicker: another held its cores. That
+what it is held against was disturbed, too, is no reason to hope for more."""
 AGREE = 0.05
 """Visits that differ by no more than this share say the same."""
 
@@ -77,19 +78,23 @@ class Settling:
         self._closed: set[Pair] = set()
         self.cells: dict[CellKey, Cell] = {}
         """What is known of each."""
-        for cell in cells:
-            self.add(cell)
+        self._earlier = {self._take(cell): cell.visits - 1 for cell in cells}
+        """How often each was compared in an earlier run, nobody knows with whom."""
+        self._fit_again()
 
-    def add(self, cell: Cell) -> Cell:
-        """A visit of a cell; the cell with all of them."""
+    def add(self, cell: Cell) -> None:
+        """A visit of a cell."""
         self._take(cell)
         self._fit_again()
-        return self.cells[cell.threads, cell.batch]
 
-    def compare(self, one: Cell, other: Cell, ratio: Estimate) -> None:
-        """Both in turns; ``ratio`` of the other's latency by that of the one."""
+    def compare(self, one: Cell, other: Cell, ratio: Estimate | None) -> None:
+        """Both in turns; ``ratio`` of the other's latency by that of the one.
+
+        None: one after the other.
+        """
         keys = self._take(one), self._take(other)
-        self._comparisons.append(Comparison(*keys, ratio))
+        if ratio is not None:
+            self._comparisons.append(Comparison(*keys, ratio))
         pair = _ordered(*keys)
         self._meetings[pair] = self._meetings.pop(pair, 0) + 1
         self._fit_again()
@@ -105,7 +110,7 @@ class Settling:
         free = [
             pair
             for pair in wanted
-            if self._meetings[_ordered(*pair)] < most - 1 and _ordered(*pair) not in self._closed
+            if self._met(pair) < most - 1 and _ordered(*pair) not in self._closed
         ]
         order = {pair: i for i, pair in enumerate(self._meetings)}
 
@@ -114,6 +119,10 @@ class Settling:
             return self._meetings[met], order.get(met, -1)
 
         return min(free, key=waits, default=None)
+
+    def _met(self, pair: Pair) -> int:
+        """At most so often."""
+        return self._meetings[_ordered(*pair)] + min(self._earlier.get(key, 0) for key in pair)
 
     def undecided(self) -> tuple[Undecided, ...]:
         """Choices that may as well have been others, one for a batch size."""
@@ -134,10 +143,12 @@ class Settling:
         return key
 
     def _fit_again(self) -> None:
+        self.cells = {key: merged(visits) for key, visits in sorted(self._visits.items())}
+        if not self._comparisons:
+            return
         fit, compared = self._fit(DISTURBED), set()
         for each in self._comparisons:
             compared |= {each.one, each.other}
-        self.cells = {key: merged(visits) for key, visits in sorted(self._visits.items())}
         for key in compared:
             cell, ms = self.cells[key], round(fit.ms(key), 4)
             low, high = min(cell.low_ms, ms), max(cell.high_ms, ms)
@@ -151,8 +162,8 @@ class Settling:
         for key, visits in sorted(self._visits.items()):
             cell = merged(visits)
             doubt = math.log(cell.ms / floor(cell, disturbed)) / SURE
-            if cell.visits > 1:
-                doubt = math.hypot(doubt, varies / math.sqrt(cell.visits))
+            if len(visits) > 1:
+                doubt = math.hypot(doubt, varies / math.sqrt(len(visits) - 1))
             visited[key] = Visited(cell.ms, max(EXACT, doubt))
         return Fit(visited, self._comparisons)
 
@@ -174,7 +185,10 @@ class Settling:
             slowest = self._slowest(chosen.configuration, expected)
             if slowest is None:
                 return None  # between numbers of threads that were measured
-            hoped = {k: each if k in own else fit.hoped(k, slowest) for k, each in ms.items()}
+            hoped = {
+                key: each if key in own else max(each * (1 - DISTURBED), fit.hoped(key, slowest))
+                for key, each in ms.items()
+            }
             rows = LatencyTable(measured_rows(hoped, self._threads, self._batch))
             rival = minimise_latency(rows, (self._threads,), size)
         except NoConfiguration:
@@ -214,23 +228,16 @@ class Settling:
 
 
 def merged(visits: Sequence[Cell]) -> Cell:
-    """One cell of all its visits: of the two quickest, or the quickest where they disagree."""
-    if len(visits) == 1:
-        return visits[0]
-    first, second, *others = sorted(visits, key=lambda cell: cell.ms)
-    ms, runs = first.ms, first.runs + second.runs
-    if second.ms <= first.ms * (1 + AGREE):
-        ms = (first.ms * first.runs + second.ms * second.runs) / runs
-    return Cell(
-        threads=first.threads,
-        batch=first.batch,
-        ms=round(ms, 4),
-        low_ms=round(min(first.low_ms, second.low_ms), 4),
-        high_ms=round(max(first.high_ms, second.high_ms), 4),
-        runs=runs,
-        outliers=first.outliers + second.outliers + sum(c.runs + c.outliers for c in others),
-        peak_bytes=max(cell.peak_bytes for cell in visits),
-        visits=sum(cell.visits for cell in visits),
+    """One cell of all its visits: of their lower median, of two so the quicker one."""
+    ordered = sorted(visits, key=lambda cell: cell.ms)
+    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return replace(
+        lower,
+        low_ms=min(lower.low_ms, upper.low_ms),
+        high_ms=max(lower.high_ms, upper.high_ms),
+        outliers=sum(each.runs + each.outliers for each in visits) - lower.runs,
+        peak_bytes=max(each.peak_bytes for each in visits),
+        visits=sum(each.visits for each in visits),
     )
 
 

@@ -75,8 +75,11 @@ class Survey:
         self._plan.add(cell.threads, cell.batch, cell.ms)
         self._settling.add(cell)
 
-    def compare(self, one: Cell, other: Cell, ratio: Estimate, seconds: float) -> None:
-        """Two cells in turns; ``ratio`` of the other's latency by that of the one."""
+    def compare(self, one: Cell, other: Cell, ratio: Estimate | None, seconds: float) -> None:
+        """Two cells in turns; ``ratio`` of the other's latency by that of the one.
+
+        None: they cannot run in turns, and were visited once more one after the other.
+        """
         self._again_s += seconds
         before = {key: cell.ms for key, cell in self.cells.items()}
         self._settling.compare(one, other, ratio)

@@ -264,7 +264,10 @@ def _under_way(now: Progress) -> str:
     if now.next is None:
         return "done"
     threads, batch = now.next
-    return f"{_count(threads, 'thread')}, batch {batch}{' again' if now.again else ''}"
+    line = f"{_count(threads, 'thread')}, batch {batch}"
+    if now.beside is not None:
+        line += f", in turns with {_count(now.beside[0], 'thread')}, batch {now.beside[1]}"
+    return line
 
 
 def _left(now: Progress) -> str:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from weakref import WeakKeyDictionary
 
 from shunter.allocator.planning.comparison import CellKey
 from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
@@ -17,8 +18,18 @@ from shunter.allocator.planning.survey import Visit
 from shunter.handlers.sample import Sample
 from shunter.plugins.host import ModelWorker
 
+TURN_S = 0.02
+"""Shortest turn of a side; a longer batch is one."""
 WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""
+
+
+Warm = WeakKeyDictionary[ModelWorker, set[int]]
+"""Batch sizes that workers have run."""
+
+
+class NotTogether(Exception):
+    """These workers cannot all be up at once: memory is short, or their server runs one kind."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +79,11 @@ def measure(
     visit: Visit,
     samples: Sequence[Sample],
     effort: Effort,
+    warm: Warm,
 ) -> tuple[list[Cell], Estimate | None]:
     """Warm up, then repeat until the interval is tight: of a cell, or of the ratio of two.
 
-    ``workers``: those of each cell that run together. Two cells take turns, a batch of each, so
+    ``workers``: those of each cell that run together. Two cells take turns, also in going first, so
     that what the host does meanwhile is done to both. Raises WorkerFailed.
     """
     with contextlib.ExitStack() as stack:
@@ -80,17 +92,20 @@ def measure(
             requests = [samples[i % len(samples)] for i in range(batch)]
             together = ConcurrentWorkers(each, [requests] * len(each))
             sides.append(stack.enter_context(together))
-            if len(visit) == 1:
-                _warm_up(together, effort)
+            if len(visit) == 2 and all(batch in warm.get(worker, ()) for worker in each):
+                together.run()
             else:
-                together.run()  # it was warm once; what is not yet shows in the ratios
+                _warm_up(together, effort)
+            for worker in each:
+                warm.setdefault(worker, set()).add(batch)
         times: list[list[float]] = [[] for _ in sides]
         found: list[float] = []
         begin = time.monotonic()
         while not is_enough(found, time.monotonic() - begin, effort):
-            for side, its in zip(sides, times, strict=True):
-                its.append(side.run().ms)
-            found.append(times[-1][-1] / times[0][-1] if len(sides) == 2 else times[0][-1])
+            turns = list(zip(sides, times, strict=True))
+            for side, its in turns[:: (-1) ** len(found)]:
+                its.append(_turn(side) if len(sides) == 2 else side.run().ms)
+            found.append(times[-1][-1] / (times[0][-1] if len(sides) == 2 else 1))
         cells = [
             _cell(key, its, max(worker.peak_bytes for worker in each))
             for key, its, each in zip(visit, times, workers, strict=True)
@@ -106,6 +121,15 @@ def _warm_up(together: ConcurrentWorkers, effort: Effort) -> None:
         before = now
         if settled or now > effort.seconds * 1e3 / 4:
             break
+
+
+def _turn(side: ConcurrentWorkers) -> float:
+    """The last batch of a turn, in ms: the first ones meet what the other side left in caches."""
+    begin = time.monotonic()
+    while True:
+        ms = side.run().ms
+        if time.monotonic() - begin >= TURN_S:
+            return ms
 
 
 def _cell(key: CellKey, times: Sequence[float], peak_bytes: int) -> Cell:

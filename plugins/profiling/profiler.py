@@ -22,13 +22,13 @@ from typing import Protocol
 
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.planning.comparison import CellKey
-from shunter.allocator.planning.measurement import Effort
-from shunter.allocator.planning.profile import Profile, ProfileError, Provenance, checked
+from shunter.allocator.planning.measurement import Effort, Estimate
+from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Provenance, checked
 from shunter.allocator.planning.survey import Survey, Visit
 from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
-from shunter.plugins.profiling.concurrent_workers import measure
+from shunter.plugins.profiling.concurrent_workers import NotTogether, Warm, measure
 from shunter.plugins.profiling.profiles import load_profile, provenance_here, write_profile
 from shunter.plugins.profiling.worker_cache import WorkerCache
 
@@ -37,7 +37,10 @@ class Workers(Protocol):
     """What is measured: see :class:`shunter.plugins.profiling.worker_cache.WorkerCache`."""
 
     def of(self, *threads: int) -> Sequence[Sequence[ModelWorker]]:
-        """For each number of threads those that run together; all are up. Raises WorkerFailed."""
+        """For each number of threads those that run together; all are up.
+
+        Raises WorkerFailed, and NotTogether where not all of them can be up at once.
+        """
         ...
 
     def close(self) -> None:
@@ -75,8 +78,8 @@ class Progress:
     left: int
     """Cells that are expected to follow."""
     seconds_left: float
-    again: bool = False
-    """The next one was measured before, is in doubt, and runs in turns with a rival."""
+    beside: CellKey | None = None
+    """The next one was measured before, is in doubt, and runs in turns with this rival."""
 
 
 def run(
@@ -184,6 +187,7 @@ def measure_all(
     was_complete = profile.complete  # what is only visited again may be used meanwhile
     busy = task.busy() if survey.next() is not None else 0.0
     begin, weight = time.monotonic(), 0.0
+    warm: Warm = Warm()
     while (visit := survey.next()) is not None:
         again = len(visit) == 2
         if not again:
@@ -192,8 +196,7 @@ def measure_all(
         started = time.monotonic()
         try:
             effort = task.effort.again if again else task.effort
-            workers = cache.of(*(threads for threads, _ in visit))
-            cells, ratio = measure(workers, visit, samples, effort)
+            cells, ratio = _measure(cache, visit, samples, effort, warm)
         except WorkerFailed as error:
             if not again and visit[0][1] == 1:
                 raise
@@ -204,17 +207,18 @@ def measure_all(
             continue
         weight += sum(cell.ms for cell in cells)
         seconds = time.monotonic() - started
-        if ratio is None:
-            survey.add(*cells, seconds)
-        else:
+        if again:
             survey.compare(*cells, ratio, seconds)
+        else:
+            survey.add(*cells, seconds)
         profile = profile.with_cells(survey.cells, seconds)
         write_profile(path, profile)
     if weight:
         cache.close()  # what still uses the CPUs is something else
         if not was_complete:
             profile = replace(profile, busy=max(profile.busy, task.busy()))
-    profile = profile.finished(None if task.exhaustive else survey.gap, survey.undecided())
+    undecided = survey.undecided() if weight else profile.undecided
+    profile = profile.finished(None if task.exhaustive else survey.gap, undecided)
     write_profile(path, profile)
     report(Progress(profile, None, 0, 0.0))
     return profile
@@ -225,11 +229,27 @@ def _progress(
 ) -> Progress:
     """``weight``: latencies of what was measured in the time that was spent."""
     if len(visit) == 2:
-        return Progress(profile, visit[1], 0, float("nan"), again=True)
+        return Progress(profile, visit[1], 0, float("nan"), beside=visit[0])
     ahead = survey.ahead()
     ahead_ms = sum(ms for each in ahead if (ms := survey.estimate(each)) < 1e9)
     left = spent / weight * ahead_ms if weight else float("nan")
     return Progress(profile, visit[0], len(ahead), left)
+
+
+def _measure(
+    cache: Workers,
+    visit: Visit,
+    samples: Sequence[Sample],
+    effort: Effort,
+    warm: Warm,
+) -> tuple[list[Cell], Estimate | None]:
+    """A cell, or two and their ratio; without a ratio where they cannot run in turns."""
+    try:
+        workers = cache.of(*(threads for threads, _ in visit))
+        return measure(workers, visit, samples, effort, warm)
+    except NotTogether:
+        alone = [measure(cache.of(key[0]), (key,), samples, effort, warm) for key in visit]
+        return [cell for [cell], _ in alone], None
 
 
 def busy_cores(topology: Topology, seconds: float = 0.5) -> float:

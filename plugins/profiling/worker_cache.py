@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from shunter.allocator.cpus.cores import choose_cores, place_all
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.memory.host import available_bytes
-from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
-from shunter.plugins.profiling.concurrent_workers import close_all, start_all
+from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerRuntime
+from shunter.plugins.profiling.concurrent_workers import NotTogether, close_all, start_all
 
 OPEN = 3
 """Numbers of threads whose workers are kept for the next cell, if memory allows."""
@@ -43,12 +43,12 @@ class WorkerCache:
     def of(self, *threads: int) -> list[list[ModelWorker]]:
         """For each number of threads those that run together; all are up at once.
 
-        Raises WorkerFailed when one does not load, or when there is no room for all.
+        Raises WorkerFailed when one does not load, NotTogether when there is no room for all.
         """
         for each in threads:
             self._ready(each)
         if not set(threads) <= self._open.keys():
-            raise WorkerFailed(f"no memory for workers of {threads} threads at once")
+            raise NotTogether
         return [self._open[each] for each in threads]
 
     def _ready(self, threads: int) -> None:

@@ -24,6 +24,7 @@ from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.profiling import profiler
+from shunter.plugins.profiling.concurrent_workers import NotTogether
 from shunter.plugins.profiling.profiles import cpu_model
 from shunter.plugins.triton.existing.page import StrategyPage
 from shunter.plugins.triton.existing.server import (
@@ -83,11 +84,15 @@ class RemoteWorkers:
         self._now = self._before
         self._cap, self._capping = 0, threading.Lock()
 
-    def of(self, threads: int) -> list[RemoteWorker]:
+    def of(self, *threads: int) -> list[list[RemoteWorker]]:
         """See the protocol."""
-        count = 1 if self._alone else max(1, self._cores // threads)
-        self._change(count, threads if self._before[1] else 0)
-        return [RemoteWorker(self._request.ask, self._limit) for _ in range(count)]
+        each, *others = dict.fromkeys(threads)
+        if others:
+            raise NotTogether
+        count = 1 if self._alone else max(1, self._cores // each)
+        self._change(count, each if self._before[1] else 0)
+        workers = [RemoteWorker(self._request.ask, self._limit) for _ in range(count)]
+        return [workers] * len(threads)
 
     def _limit(self, rows: int) -> None:
         with self._capping:

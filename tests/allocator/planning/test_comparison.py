@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.allocator.planning.comparison import Comparison, Fit, Visited, drift
+from shunter.allocator.planning.comparison import Comparison, Fit, Visited, deviations, drift
 from shunter.allocator.planning.measurement import Estimate
 
 A, B, C = (1, 1), (1, 2), (2, 1)
@@ -43,9 +43,32 @@ def test_comparisons_go_on_from_one_to_the_next():
     assert fit.apart(A, C) == pytest.approx(math.hypot(0.005, 0.005), rel=0.01)
 
 
-def test_of_two_comparisons_the_more_exact_one_counts_more():
-    fit = Fit({A: Visited(10, 1), B: Visited(10, 1)}, [compared(A, B, 1), compared(A, B, 2, 0.2)])
-    assert 1 < fit.ms(B) / fit.ms(A) < 1.01
+def test_of_two_ways_the_more_exact_one_counts_more():
+    visited = {key: Visited(10, 1) for key in (A, B, C)}
+    exact = Estimate(1, 0.99, 1.01, 100, 0)
+    several = [Comparison(A, B, exact), Comparison(B, C, exact), compared(A, C, 2, 0.2)]
+    assert 1 < Fit(visited, several).ms(C) / Fit(visited, several).ms(A) < 1.01
+
+
+def of_range(ratio, share, runs):
+    return Comparison(A, B, Estimate(ratio, ratio * (1 - share), ratio * (1 + share), runs, 0))
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "expected"),
+    [
+        ([], []),
+        ([of_range(1, 0, 6)], [0.005]),
+        ([of_range(1, 0.04, 25)], [0.02]),  # an interval of 95 % is two deviations to each side
+        ([of_range(1, 0.04, 2)], [0.04 / 0.6745]),  # the range of two holds the median with half
+        # Two runs that agree by chance are no more exact than two of the other's.
+        ([of_range(1, 0.04, 8), of_range(1, 0, 2)], [0.02, 0.0358]),
+        # Meetings that differ are not exact, whatever each of them says.
+        ([of_range(1, 0, 6), of_range(1.1, 0, 6)], [0.0674, 0.0674]),
+    ],
+)
+def test_how_exact_comparisons_are(comparisons, expected):
+    assert deviations(comparisons) == pytest.approx(expected, rel=0.02)
 
 
 numbers = st.floats(0.01, 1e4)
@@ -68,7 +91,8 @@ def test_it_does_not_matter_which_of_two_is_named_first(one, other, ratio, devia
         ([[10.0], [20.0]], 0),
         ([[10.0, 10.0]], 0),
         ([[10.0, 20.0], [5.0]], math.log(2) / math.sqrt(2)),
-        ([[10.0, 20.0], [5.0, 5.0]], math.log(2) / 2),
+        ([[10.0, 20.0], [5.0, 5.0]], 0),
+        ([[10.0, 20.0], [5.0, 5.0], [2.0, 2.2], [3.0]], math.log(1.1) / math.sqrt(2)),
     ],
 )
 def test_how_much_visits_differ(visits, expected):

@@ -35,18 +35,18 @@ QUIET = {(1, 1): 10.0, (1, 2): 20.0, (2, 1): 6.0, (2, 2): 12.0}
     ("times", "ms", "runs", "outliers"),
     [
         ([10.0], 10, 6, 0),
-        ([10.0, 10.2], 10.1, 12, 0),  # they agree
-        ([10.0, 14.0], 10, 12, 0),  # they do not: what disturbs makes slower
-        ([14.0, 10.0, 10.2], 10.1, 12, 6),
-        ([20.0, 14.0, 10.0], 10, 12, 6),
+        ([14.0, 10.0], 10, 6, 6),  # what disturbs makes slower
+        ([14.0, 10.0, 10.2], 10.2, 6, 12),
+        ([10.0, 14.0, 10.2, 10.1], 10.1, 6, 18),
+        ([10.4, 8.0, 10.2, 14.0, 10.3], 10.3, 6, 24),  # nor is a moment of luck the rule
     ],
 )
-def test_of_several_visits_the_two_quickest_count(times, ms, runs, outliers):
+def test_of_several_visits_the_lower_median_counts(times, ms, runs, outliers):
     found = merged([cell(2, 4, each) for each in times])
     assert (found.ms, found.runs, found.outliers) == (ms, runs, outliers)
     assert found.visits == len(times)
-    two = sorted(times)[:2]
-    assert (found.low_ms, found.high_ms) == pytest.approx((two[0] * 0.99, two[-1] * 1.01))
+    upper = sorted(times)[len(times) // 2]
+    assert (found.low_ms, found.high_ms) == pytest.approx((ms * 0.99, upper * 1.01))
 
 
 @given(st.lists(st.floats(0.01, 1e5), min_size=1, max_size=6))
@@ -91,7 +91,8 @@ def test_a_choice_that_a_disturbance_made_is_taken_back():
     found = settling({**QUIET, (1, 1): 18.0})
     while (pair := found.next()) is not None:
         meet(found, pair, QUIET)
-    assert found.cells[1, 1].ms / found.cells[2, 2].ms == pytest.approx(10 / 12, rel=0.01)
+    assert found.cells[1, 1].ms == pytest.approx(10, rel=0.02)
+    assert found.cells[2, 2].ms == pytest.approx(12, rel=0.02)
     assert found.undecided() == ()
 
 
@@ -110,6 +111,7 @@ def test_what_stays_noisy_is_told_and_not_repeated_for_ever():
     while (pair := found.next()) is not None:
         met.append(pair)
         meet(found, pair, noisy, half=0.4)
+    met = [tuple(sorted(pair)) for pair in met]
     assert max(met.count(pair) for pair in met) <= 4
     [told] = [each for each in found.undecided() if each.batch == 2]
     assert (told.chosen, told.rival) == ("2x1x1", "1x2x2")

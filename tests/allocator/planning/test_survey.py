@@ -41,7 +41,7 @@ class Host:
 
     def visit(self, keys):
         """Each cell, and the ratio of two."""
-        self.visits[keys] += 1
+        self.visits[tuple(sorted(keys))] += 1
         effort = EFFORT.again if len(keys) == 2 else EFFORT
         for _ in range(WARM_UP[len(keys)]):
             self._runs(keys)
@@ -171,6 +171,18 @@ def test_a_cell_that_fails_is_not_asked_for_again_and_a_pair_that_fails_is_kept(
     assert (1, 1) in survey.cells and (2, 8) not in survey.cells
     assert any(len(visit) == 2 for visit in asked)
     assert len([visit for visit in asked if visit[0][1] == 8]) <= 2
+
+
+def test_who_was_compared_before_is_not_compared_for_ever():
+    latency = MODELS["amdahl"]
+    host = Drifting(latency, 3)
+    cells, _ = measure(host, 4, 16)
+    for _ in range(8):
+        cells, _ = measure(host, 4, 16, cells=[cells[key] for key in sorted(cells)])
+    spent = host.ms
+    known, _ = measure(host, 4, 16, cells=[cells[key] for key in sorted(cells)])
+    assert (known, host.ms) == (cells, spent)
+    assert regret(latency, cells, 4, 16) <= 0.05
 
 
 class Drifting(Host):

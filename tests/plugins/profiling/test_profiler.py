@@ -19,8 +19,8 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.errors import UserError
-from shunter.plugins.host import WorkerFailed
 from shunter.plugins.profiling import worker_cache
+from shunter.plugins.profiling.concurrent_workers import NotTogether
 from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import load_profile
 from shunter.plugins.profiling.worker_cache import WorkerCache
@@ -338,8 +338,10 @@ def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
         assert len(found.of(1)[0]) == 1
         assert fat.is_dead
         room /= 3
-        with pytest.raises(WorkerFailed, match=r"no memory for workers of \(1, 2\) threads"):
+        with pytest.raises(NotTogether):
             found.of(1, 2)
+        one, other = found.of(2, 2)
+        assert one is other
 
 
 PROGRAM = """

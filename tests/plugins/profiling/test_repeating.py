@@ -8,6 +8,7 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.allocator.planning.profile import Profile, Provenance
 from shunter.handlers.sample import Sample
 from shunter.plugins.host import WorkerFailed
+from shunter.plugins.profiling.concurrent_workers import NotTogether
 from shunter.plugins.profiling.profiler import Task, measure_all
 from shunter.plugins.profiling.profiles import load_profile
 
@@ -68,7 +69,8 @@ def measured(tmp_path):
 def test_cells_are_measured_again_and_reported_as_such(measured):
     workers = Invented()
     profile, seen = measured(workers)
-    again = [each.next for each in seen if each.again]
+    again = [each.next for each in seen if each.beside]
+    assert {each.beside for each in seen if each.beside} <= profile.cells.keys()
     assert again and set(again) <= profile.cells.keys()
     assert min(profile.cells[key].visits for key in again) == 2
     assert profile.undecided == ()
@@ -84,9 +86,22 @@ def test_what_a_disturbance_made_slow_is_put_right(measured):
     assert (profile.cells[2, 2].ms, profile.cells[2, 2].visits) == (pytest.approx(216), 1)
 
 
+def test_who_cannot_run_in_turns_is_visited_one_after_the_other(measured):
+    class Apart(Invented):
+        def of(self, *threads):
+            if len(set(threads)) > 1:
+                raise NotTogether
+            return super().of(*threads)
+
+    profile, seen = measured(Apart(slow=2))
+    assert any(each.beside for each in seen)
+    assert profile.cells[2, 1].ms == pytest.approx(60, rel=0.05)
+    assert profile.undecided == ()
+
+
 def test_with_one_visit_nothing_is_repeated(measured):
     profile, seen = measured(Invented(), visits=1)
-    assert not any(each.again for each in seen)
+    assert not any(each.beside for each in seen)
     assert {cell.visits for cell in profile.cells.values()} == {1}
 
 

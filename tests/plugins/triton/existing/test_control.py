@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,12 +15,14 @@ from shunter.plugins.cli.main import app
 from shunter.plugins.control.settings_keys import ConfigurationSettings
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
+from shunter.plugins.profiling.concurrent_workers import NotTogether
 from shunter.plugins.profiling.profiles import cpu_model, write_profile
 from shunter.plugins.triton.existing import adoption, preparation
 from shunter.plugins.triton.existing.choice import Choices, Target, possible
 from shunter.plugins.triton.existing.controller import Controller, Terms
 from shunter.plugins.triton.existing.page import StrategyPage
-from shunter.plugins.triton.existing.server import group_of, threads_of
+from shunter.plugins.triton.existing.profiling import RemoteWorkers
+from shunter.plugins.triton.existing.server import THREADS_PARAMETER, group_of, threads_of
 from shunter.plugins.triton.existing.statistics import Counters, between
 from shunter.plugins.triton.layout import unpack
 
@@ -363,3 +366,28 @@ def test_what_cannot_be_prepared_is_refused_by_name(folder, tmp_path, text, prob
         preparation.prepare(folder, tmp_path / "lib.so", None)
     with pytest.raises(UserError, match="name the folder"):
         preparation.prepare(tmp_path / "missing", tmp_path / "lib.so", None)
+
+
+def test_one_number_of_threads_is_measured_at_a_time():
+    """Triton runs one version of a model, so cells of two cannot take turns."""
+    changes = []
+    config = {"instance_group": [{"kind": "KIND_CPU", "count": 3}]}
+    config["parameters"] = {THREADS_PARAMETER: {"string_value": "4"}}
+
+    class Model:
+        def config(self):
+            return config
+
+        def change(self, count, threads=0):
+            changes.append((count, threads))
+
+    request = SimpleNamespace(ask=None)
+    workers = RemoteWorkers(Model(), None, request, 4, alone=False)
+    with pytest.raises(NotTogether):
+        workers.of(1, 2)
+    assert changes == []
+    one, other = workers.of(2, 2)
+    assert (len(one), len(other)) == (2, 2)
+    workers.of(1)
+    workers.close()
+    assert changes == [(2, 2), (4, 1), (3, 4)]
