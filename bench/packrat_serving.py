@@ -70,8 +70,6 @@ OURS = Setting(batch=64, delay_ms=50, workers=1, threads=0, queue=1000)
 SETTINGS = """
 [configuration]
 timeout_s = 4
-alpha = 0.2
-window = 20
 """
 LONGEST_SETTLING_S = 180
 SETTLED_S = 10

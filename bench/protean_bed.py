@@ -62,8 +62,6 @@ class Scheme:
 SETTINGS = """
 [configuration]
 timeout_s = 2
-alpha = 0.2
-window = 10
 [placement]
 auto = {placed}
 interval_s = 1

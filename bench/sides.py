@@ -19,6 +19,7 @@ from common import pack_sums
 from shunter.model_store.minilm.archive import pack_minilm
 from shunter.model_store.resnet50.archive import pack_resnet50
 from shunter.model_store.resnet50.archive import sample as photograph
+from shunter.plugins.control.settings import load as load_settings
 from shunter.plugins.profiling.profiles import profile_path
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.server import Server
@@ -127,8 +128,10 @@ class Side:
         self.workload = workload
         self._store = store
         self._known: set[str] = set()
-        (store / "shunter.toml").write_text(settings, encoding="utf-8")
-        env = {"SHUNTER_CONFIG": str(store / "shunter.toml"), **(variables or {})}
+        file = store / "shunter.toml"
+        file.write_text(settings, encoding="utf-8")
+        load_settings(file)  # a server serves on without one that it can't use
+        env = {"SHUNTER_CONFIG": str(file), **(variables or {})}
         self.server = Server(model_store=store, plugins=ensure() if shunter else None, env=env)
 
     def __enter__(self) -> Self:

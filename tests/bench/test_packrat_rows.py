@@ -23,6 +23,12 @@ def test_clients_are_counted_from_their_first_answer_to_the_last(script):
     assert rate(waves[:4], 4) is None
 
 
+def test_a_side_is_not_measured_with_settings_that_its_server_would_refuse(script, tmp_path):
+    unknown = "[configuration]\ntimeout_s = 4\nwindow = 20\n"
+    with pytest.raises(ValueError, match=r"configuration\.window = 20 is unknown"):
+        script("sides").Side(tmp_path, shunter=False, settings=unknown)
+
+
 def test_the_worst_row_counts_against_stocks_best(serving):
     batches, names = (4, 8), serving.SAME_MEMORY
     selection = {batch: dict.fromkeys(names, serving.Setting()) for batch in batches}
