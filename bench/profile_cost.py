@@ -1,7 +1,8 @@
 """What an adaptive profile saves against an exhaustive one, and what that costs in latency.
 
 Packrat measures every <threads, batch>. Here only those cells are measured that a configuration
-may use; in both ways what a choice rests on is visited again until it is settled, and that counts.
+may use; in both ways what a choice rests on runs in turns with rivals until it is settled, and that
+counts.
 Sixteen cores: exhaustive profiles that were recorded on such a host are replayed, both plans being
 told their latencies; where there is none, invented latencies take their place, and the row says
 "synthetic". In a replay a visit takes its runs and the fewest for warming up. This host: both
@@ -38,12 +39,12 @@ from profiled_models import node, pack_model, profile_model
 from side_by_side import Workers, interleaved, shares
 
 from shunter.allocator.planning.configuration import format_configuration
-from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.measurement import Effort, Estimate
 from shunter.allocator.planning.optimizer import minimise_latency
 from shunter.allocator.planning.profile import Cell, Profile, Provenance, batch_sizes, read_profile
 from shunter.allocator.planning.profile_table import latency_table
 from shunter.allocator.planning.survey import Survey
-from shunter.plugins.profiling.profiler import WARM_UP
+from shunter.plugins.profiling.concurrent_workers import WARM_UP
 from shunter.plugins.torchserve.archives import unpack
 
 NAME = "profile_cost"
@@ -84,15 +85,21 @@ def replay(source: Profile, *, exhaustive: bool = False) -> Profile:
     """The profile that the latencies of an exhaustive one would have led to, and in which time."""
     survey = Survey(source.threads, source.batch, exhaustive=exhaustive)
     found = replace(source, mode="exhaustive" if exhaustive else "adaptive", cells={}, seconds=0.0)
-    while (key := survey.next()) is not None:
-        if key not in source.cells:
-            survey.fail(key)
+    while (visit := survey.next()) is not None:
+        if not source.cells.keys() >= set(visit):
+            survey.fail(visit)
             continue
-        cell = source.cells[key]
-        runs = AGAIN.fewest if survey.has(key) else cell.runs + cell.outliers
-        seconds = cell.ms * (runs + WARM_UP[0]) / 1e3
-        survey.add(replace(cell, visits=1), seconds)
-        found = found.with_cell(cell, seconds)
+        cells = [replace(source.cells[key], visits=1) for key in visit]
+        again = len(cells) == 2
+        runs = AGAIN.fewest if again else cells[0].runs + cells[0].outliers
+        warm_up = 1 if again else WARM_UP[0]
+        seconds = sum(cell.ms for cell in cells) * (runs + warm_up) / 1e3
+        if again:
+            ratio = cells[1].ms / cells[0].ms
+            survey.compare(*cells, Estimate(ratio, ratio, ratio, runs, 0), seconds)
+        else:
+            survey.add(*cells, seconds)
+        found = found.with_cells(survey.cells, seconds)
     return found
 
 

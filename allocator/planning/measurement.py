@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 CONFIDENCE = 0.95
 VISITS = 5
-"""Most times that a cell is measured."""
+"""Most times that two rivals are measured, each by itself the first time, then in turns."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Effort:
     """After so long the interval is taken as it is, if ``fewest`` samples are there; after three
     times as long three samples do."""
     visits: int = VISITS
-    """Most times that a cell is measured; after the first only those that the choice rests on."""
+    """Most times that two cells are measured; after the first only what the choice rests on."""
 
     @property
     def again(self) -> Effort:
-        """Of a later visit of the same cell, which is shorter."""
+        """Of two cells in turns, which is shorter."""
         return replace(self, fewest=2, most=max(2, self.most // 4), seconds=self.seconds / 4)
 
 

@@ -56,7 +56,7 @@ class Cell:
     peak_bytes: CountOrNone = 0
     """Highest resident memory of the process so far."""
     visits: Count = 1
-    """Times that it was measured; of several the two quickest count."""
+    """Times that it was measured; later ones in turns with a rival, whose ratio counts."""
 
     @model_validator(mode="after")
     def _is_an_interval(self) -> Self:
@@ -195,8 +195,11 @@ class Profile:
 
     def with_cell(self, cell: Cell, seconds: float) -> Profile:
         """The profile with one more cell, ``seconds`` later."""
-        cells = {**self.cells, (cell.threads, cell.batch): cell}
-        return replace(self, cells=cells, seconds=self.seconds + seconds)
+        return self.with_cells({**self.cells, (cell.threads, cell.batch): cell}, seconds)
+
+    def with_cells(self, cells: Mapping[tuple[int, int], Cell], seconds: float) -> Profile:
+        """The profile with these cells, ``seconds`` later."""
+        return replace(self, cells=dict(cells), seconds=self.seconds + seconds)
 
     def finished(self, error: float | None, undecided: tuple[Undecided, ...] = ()) -> Profile:
         """The profile when nothing more is to be measured."""

@@ -20,6 +20,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from shunter.allocator.planning.comparison import CellKey
 from shunter.allocator.planning.latency_table import LatencyTable
 from shunter.allocator.planning.optimizer import Choice, NoConfiguration, minimise_latency
 from shunter.allocator.planning.profile import batch_sizes
@@ -32,9 +33,6 @@ LEAST_MARGIN = 0.015
 LARGEST_MARGIN = 0.25
 REMEMBERED = 8
 """Estimates whose errors set the margin; the early ones span wide gaps and are soon forgotten."""
-
-CellKey = tuple[int, int]
-"""⟨threads, batch⟩."""
 
 
 class ProfilePlan:

@@ -1,26 +1,42 @@
-"""Which cells to measure again, because a noisy host may have made the choice (not in Packrat).
+"""Which cells to compare, because a noisy host may have made the choice (not in Packrat).
 
 A host that is disturbed for a while makes what is measured meanwhile slower, never quicker, and the
 interval of one visit does not show it. So a cell that was visited once may be quicker by half. Of
-several visits the two quickest count: where they agree they are the latency, and where they do not
-it may be as far below the quickest as the other is above.
+several visits the two quickest count, and where comparisons say more, those do
+(:mod:`shunter.allocator.planning.comparison`).
 
-For each batch size the choice, at the slow end of its cells, is held against the best that all
-other cells allow at their quick ends. What they rest on is visited again while that rival might win
-by more than ``SETTLED``, the cells with the fewest visits first and of these the one that waits
-longest: so rivals take turns, and the visits of one cell are far apart. So is a row in which a
-larger batch takes less time. What is still open in the end is told as :class:`Undecided`.
+For each batch size the choice is held against the best that all other cells allow, were they as
+quick as they may be beside it. While such a rival might win by more than ``SETTLED``, the slowest
+cell of the choice and the most doubtful one of the rival run in turns: those first that have met
+least, and of these the pair that waits longest, so that the meetings of two cells are far apart. So
+do two batch sizes of which the larger one takes less time. What is still open in the end is told as
+:class:`Undecided`.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from shunter.allocator.planning.configuration import Configuration, format_configuration
+from shunter.allocator.planning.comparison import (
+    EXACT,
+    SURE,
+    CellKey,
+    Comparison,
+    Fit,
+    Visited,
+    drift,
+)
+from shunter.allocator.planning.configuration import (
+    Configuration,
+    InstanceGroup,
+    format_configuration,
+)
 from shunter.allocator.planning.latency_table import LatencyTable
-from shunter.allocator.planning.measurement import VISITS
+from shunter.allocator.planning.measurement import VISITS, Estimate
 from shunter.allocator.planning.optimizer import Choice, NoConfiguration, minimise_latency
 from shunter.allocator.planning.profile import Cell, Undecided, batch_sizes
 from shunter.allocator.planning.profile_table import cautious, measured_rows
@@ -32,7 +48,8 @@ DISTURBED = 0.5
 AGREE = 0.05
 """Visits that differ by no more than this share say the same."""
 
-CellKey = tuple[int, int]
+Pair = tuple[CellKey, CellKey]
+"""Two cells that are to run in turns."""
 
 
 @dataclass(frozen=True)
@@ -42,128 +59,157 @@ class _Contest:
     batch: int
     chosen: Choice
     rival: Choice
-    sure_ms: float
-    """Of the choice, at the slow end."""
-    cells: frozenset[CellKey]
-    """What both rest on."""
+    expected_ms: float
+    """Of the rival; its ``latency_ms`` is what it may be."""
+    pair: Pair
 
 
 class Settling:
-    """Says which cell to visit again; tell it every visit."""
+    """Says which cells to compare; tell it every visit and every comparison."""
 
     def __init__(self, threads: int, batch: int, cells: Iterable[Cell] = ()) -> None:
         """For instances of up to ``threads`` threads; ``cells`` of an earlier run."""
         self._threads, self._batch = threads, batch
         self._visits: dict[CellKey, list[Cell]] = {}
+        self._comparisons: list[Comparison] = []
+        self._meetings: Counter[Pair] = Counter()
+        """How often two cells met; who met last comes last."""
+        self._closed: set[Pair] = set()
         self.cells: dict[CellKey, Cell] = {}
-        """What is known of each; the one that waits longest for its next visit first."""
-        self._closed: set[CellKey] = set()
+        """What is known of each."""
         for cell in cells:
             self.add(cell)
 
     def add(self, cell: Cell) -> Cell:
-        """One more visit; the cell with all of them."""
-        key = cell.threads, cell.batch
-        visits = self._visits.setdefault(key, [])
-        visits.append(cell)
-        self.cells.pop(key, None)
-        self.cells[key] = merged(visits)
-        return self.cells[key]
+        """A visit of a cell; the cell with all of them."""
+        self._take(cell)
+        self._fit_again()
+        return self.cells[cell.threads, cell.batch]
 
-    def close(self, key: CellKey) -> None:
-        """It cannot be visited again."""
-        self._closed.add(key)
+    def compare(self, one: Cell, other: Cell, ratio: Estimate) -> None:
+        """Both in turns; ``ratio`` of the other's latency by that of the one."""
+        keys = self._take(one), self._take(other)
+        self._comparisons.append(Comparison(*keys, ratio))
+        pair = _ordered(*keys)
+        self._meetings[pair] = self._meetings.pop(pair, 0) + 1
+        self._fit_again()
 
-    def next(self, most: int = VISITS) -> CellKey | None:
-        """The next cell to visit, none more than ``most`` times; None when nothing is gained."""
-        free = {key for key, cell in self.cells.items() if cell.visits < most} - self._closed
-        wanted = self._falling() & free
-        if free:
-            floors = {key: floor(self.cells[key]) for key in free}
-            for contest in self._contests(floors):
-                wanted |= contest.cells & free
-        order = {key: i for i, key in enumerate(self.cells)}
-        return min(wanted, key=lambda key: (self.cells[key].visits, order[key]), default=None)
+    def close(self, pair: Pair) -> None:
+        """These cannot be compared."""
+        self._closed.add(_ordered(*pair))
+
+    def next(self, most: int = VISITS) -> Pair | None:
+        """Who is to be compared now, nobody ``most`` times; None when nothing is gained."""
+        fit = self._fit(DISTURBED)
+        wanted = [*self._falling(fit), *(contest.pair for contest in self._contests(fit))]
+        free = [
+            pair
+            for pair in wanted
+            if self._meetings[_ordered(*pair)] < most - 1 and _ordered(*pair) not in self._closed
+        ]
+        order = {pair: i for i, pair in enumerate(self._meetings)}
+
+        def waits(pair: Pair) -> tuple[int, int]:
+            met = _ordered(*pair)
+            return self._meetings[met], order.get(met, -1)
+
+        return min(free, key=waits, default=None)
 
     def undecided(self) -> tuple[Undecided, ...]:
         """Choices that may as well have been others, one for a batch size."""
-        if not self.cells:
-            return ()
-        floors = {
-            key: cell.low_ms if cell.visits == 1 else floor(cell)
-            for key, cell in self.cells.items()
-        }
-        return tuple(map(self._told, self._contests(floors)))
+        return tuple(map(self._told, self._contests(self._fit(None)))) if self.cells else ()
 
     def _told(self, contest: _Contest) -> Undecided:
-        chosen, rival = contest.chosen, contest.rival
-        expected = self._table({key: cell.ms for key, cell in self.cells.items()})
-        apart = max(1.0, _latency(expected, rival.configuration) / chosen.latency_ms)
-        # So much the slow end of the one and the quick end of the other are further apart.
-        noise = apart * contest.sure_ms / rival.latency_ms
         return Undecided(
             contest.batch,
-            format_configuration(chosen.configuration),
-            format_configuration(rival.configuration),
-            round(apart - 1, 4),
-            round(noise - 1, 4),
+            format_configuration(contest.chosen.configuration),
+            format_configuration(contest.rival.configuration),
+            round(max(0.0, contest.expected_ms / contest.chosen.latency_ms - 1), 4),
+            round(contest.expected_ms / contest.rival.latency_ms - 1, 4),
         )
 
-    def _contests(self, floors: Mapping[CellKey, float]) -> list[_Contest]:
-        """The open ones, if the cells in ``floors`` are as quick as that."""
-        expected = self._table({key: cell.ms for key, cell in self.cells.items()})
-        highs = {key: cell.high_ms for key, cell in self.cells.items()}
-        slow = self._table(highs)
-        found = (
-            self._contest(size, expected, slow, highs, floors) for size in batch_sizes(self._batch)
-        )
+    def _take(self, cell: Cell) -> CellKey:
+        key = cell.threads, cell.batch
+        self._visits.setdefault(key, []).append(cell)
+        return key
+
+    def _fit_again(self) -> None:
+        fit, compared = self._fit(DISTURBED), set()
+        for each in self._comparisons:
+            compared |= {each.one, each.other}
+        self.cells = {key: merged(visits) for key, visits in sorted(self._visits.items())}
+        for key in compared:
+            cell, ms = self.cells[key], round(fit.ms(key), 4)
+            low, high = min(cell.low_ms, ms), max(cell.high_ms, ms)
+            self.cells[key] = replace(cell, ms=ms, low_ms=low, high_ms=high)
+
+    def _fit(self, disturbed: float | None) -> Fit:
+        """``disturbed``: how much quicker a cell with one visit may be; None: as that one says."""
+        times = [[cell.ms for cell in visits] for visits in self._visits.values()]
+        varies = drift(times)
+        visited = {}
+        for key, visits in sorted(self._visits.items()):
+            cell = merged(visits)
+            doubt = math.log(cell.ms / floor(cell, disturbed)) / SURE
+            if cell.visits > 1:
+                doubt = math.hypot(doubt, varies / math.sqrt(cell.visits))
+            visited[key] = Visited(cell.ms, max(EXACT, doubt))
+        return Fit(visited, self._comparisons)
+
+    def _contests(self, fit: Fit) -> list[_Contest]:
+        """The open ones."""
+        ms = {key: fit.ms(key) for key in self._visits}
+        expected = LatencyTable(cautious(ms, self._threads, self._batch)) if ms else None
+        if expected is None:
+            return []
+        found = (self._contest(size, expected, ms, fit) for size in batch_sizes(self._batch))
         return [contest for contest in found if contest is not None]
 
     def _contest(
-        self,
-        size: int,
-        expected: LatencyTable,
-        slow: LatencyTable,
-        highs: Mapping[CellKey, float],
-        floors: Mapping[CellKey, float],
+        self, size: int, expected: LatencyTable, ms: Mapping[CellKey, float], fit: Fit
     ) -> _Contest | None:
         try:
             chosen = minimise_latency(expected, (self._threads,), size)
             own = self._rests_on(chosen.configuration)
-            hoped = {
-                key: highs[key] if key in own else floors.get(key, highs[key]) for key in highs
-            }
+            slowest = self._slowest(chosen.configuration, expected)
+            if slowest is None:
+                return None  # between numbers of threads that were measured
+            hoped = {k: each if k in own else fit.hoped(k, slowest) for k, each in ms.items()}
             rows = LatencyTable(measured_rows(hoped, self._threads, self._batch))
             rival = minimise_latency(rows, (self._threads,), size)
         except NoConfiguration:
             return None
-        sure = _latency(slow, chosen.configuration)
-        if rival.latency_ms >= sure * (1 - SETTLED):
+        against = self._rests_on(rival.configuration) - own
+        if rival.latency_ms >= chosen.latency_ms * (1 - SETTLED) or not against:
             return None
-        cells = own | self._rests_on(rival.configuration)
-        return _Contest(size, chosen, rival, sure, frozenset(cells))
-
-    def _table(self, ms: Mapping[CellKey, float]) -> LatencyTable:
-        return LatencyTable(cautious(ms, self._threads, self._batch))
+        doubtful = max(sorted(against), key=lambda key: fit.apart(key, slowest))
+        would_be = _latency(expected, rival.configuration)
+        return _Contest(size, chosen, rival, would_be, (slowest, doubtful))
 
     def _rests_on(self, configuration: Configuration) -> set[CellKey]:
         """Measured cells that the latencies of its groups are made of."""
-        found = set()
-        for group in configuration:
-            sizes = [b for t, b in self.cells if t == group.threads]
-            below = [b for b in sizes if b <= group.batch]
-            above = [b for b in sizes if b >= group.batch]
-            found |= {(group.threads, pick(of)) for pick, of in ((max, below), (min, above)) if of}
-        return found
+        return {key for group in configuration for key in self._bracket(group)}
 
-    def _falling(self) -> set[CellKey]:
+    def _bracket(self, group: InstanceGroup) -> list[CellKey]:
+        """The measured cells below and above a group's batch, the same where it was measured."""
+        sizes = [b for t, b in self._visits if t == group.threads]
+        below = [b for b in sizes if b <= group.batch]
+        above = [b for b in sizes if b >= group.batch]
+        return [(group.threads, pick(of)) for pick, of in ((max, below), (min, above)) if of]
+
+    def _slowest(self, configuration: Configuration, table: LatencyTable) -> CellKey | None:
+        """The measured cell next to the slowest group."""
+        group = max(configuration, key=lambda group: table.of(group.threads, group.batch))
+        found = self._bracket(group)
+        return min(found, key=lambda key: abs(key[1] - group.batch), default=None)
+
+    def _falling(self, fit: Fit) -> list[Pair]:
         """Neighbours of which the larger batch is quicker, unless that was seen well enough."""
-        found = set()
-        keys = sorted(self.cells)
-        for small, large in pairwise(keys):
-            one, other = self.cells[small], self.cells[large]
-            if small[0] == large[0] and one.ms > other.ms * (1 + AGREE):
-                found |= {key for key in (small, large) if not _agreed(self.cells[key])}
+        found = []
+        for small, large in pairwise(sorted(self._visits)):
+            falls = small[0] == large[0] and fit.ms(small) > fit.ms(large) * (1 + AGREE)
+            if falls and SURE * fit.apart(small, large) > AGREE:
+                found.append((small, large))
         return found
 
 
@@ -188,15 +234,15 @@ def merged(visits: Sequence[Cell]) -> Cell:
     )
 
 
-def floor(cell: Cell) -> float:
-    """The quickest that a cell may really be, in ms."""
+def floor(cell: Cell, disturbed: float | None = DISTURBED) -> float:
+    """The quickest that a cell may really be, in ms; ``disturbed`` where it was visited once."""
     if cell.visits == 1:
-        return cell.ms * (1 - DISTURBED)
+        return cell.low_ms if disturbed is None else cell.ms * (1 - disturbed)
     return min(cell.low_ms, cell.ms**2 / cell.high_ms)
 
 
-def _agreed(cell: Cell) -> bool:
-    return cell.visits > 1 and cell.high_ms <= cell.ms * (1 + AGREE)
+def _ordered(one: CellKey, other: CellKey) -> Pair:
+    return min(one, other), max(one, other)
 
 
 def _latency(table: LatencyTable, configuration: Configuration) -> float:

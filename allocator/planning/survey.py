@@ -1,7 +1,7 @@
-"""What to measure, one visit after the other: what the plan wants, then what is not settled.
+"""What to measure, one after the other: the cells that the plan wants, then pairs not yet settled.
 
 What is settled may change what the plan would have asked for, so it is asked again, until neither
-wants more. Second visits are always made; later ones while all repeating together took no longer
+wants more. Two rivals are always compared once; again while all comparing together took no longer
 than the rest, so that a host that is never quiet does not keep a profile for ever.
 """
 
@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shunter.allocator.planning.measurement import VISITS
+from shunter.allocator.planning.comparison import CellKey
+from shunter.allocator.planning.measurement import VISITS, Estimate
 from shunter.allocator.planning.profile import Cell, Undecided
-from shunter.allocator.planning.profile_plan import CellKey, ProfilePlan
+from shunter.allocator.planning.profile_plan import ProfilePlan
 from shunter.allocator.planning.settling import Settling
 
 REPEATING = 1.0
-"""Time of repeating, as a share of that of first visits, after which nobody is visited thrice."""
+"""Time of comparing, as a share of that of first visits, after which nobody meets again."""
 SECOND = 2
+
+Visit = tuple[CellKey] | tuple[CellKey, CellKey]
+"""A cell, or two that run in turns."""
 
 
 class Survey:
-    """Says which cell to visit next; tell it each result."""
+    """Says what to measure next; tell it each result."""
 
     def __init__(
         self,
@@ -32,7 +36,10 @@ class Survey:
         exhaustive: bool = False,
         visits: int = VISITS,
     ) -> None:
-        """``cells`` of an earlier run, which took ``seconds``; ``visits``: most of one cell."""
+        """``cells`` of an earlier run, which took ``seconds``.
+
+        ``visits``: how often two cells are measured at most, the first time included.
+        """
         self._threads, self._batch, self._exhaustive = threads, batch, exhaustive
         self._visits = visits
         self._settling = Settling(threads, batch, cells)
@@ -46,41 +53,42 @@ class Survey:
         """How much faster an unmeasured configuration might be, as a share."""
         return self._plan.gap
 
-    def has(self, key: CellKey) -> bool:
-        """Whether the cell has been visited."""
-        return key in self._settling.cells
+    @property
+    def cells(self) -> dict[CellKey, Cell]:
+        """What is known of each cell that was visited."""
+        return self._settling.cells
 
-    def next(self) -> CellKey | None:
-        """The next cell to visit, perhaps again; None when nothing is gained by it."""
+    def next(self) -> Visit | None:
+        """What to measure next; None when nothing is gained by it."""
         if (key := self._plan.next()) is not None:
-            return key
+            return (key,)
         long = self._again_s > REPEATING * self._first_s
-        key = self._settling.next(min(SECOND, self._visits) if long else self._visits)
-        if key is None and self._changed:
+        pair = self._settling.next(min(SECOND, self._visits) if long else self._visits)
+        if pair is None and self._changed:
             self._plan, self._changed = self._asked_anew(), False
-            return self._plan.next()
-        return key
+            return None if (key := self._plan.next()) is None else (key,)
+        return pair
 
-    def add(self, cell: Cell, seconds: float) -> Cell:
-        """One visit, which took so long; returns what is known of the cell now."""
-        key = cell.threads, cell.batch
-        if self.has(key):
-            self._again_s += seconds
-            before = self._settling.cells[key].ms
-            known = self._settling.add(cell)
-            self._changed |= known.ms != before
-            return known
+    def add(self, cell: Cell, seconds: float) -> None:
+        """The first visit of a cell, which took so long."""
         self._first_s += seconds
-        self._plan.add(*key, cell.ms)
-        return self._settling.add(cell)
+        self._plan.add(cell.threads, cell.batch, cell.ms)
+        self._settling.add(cell)
 
-    def fail(self, key: CellKey) -> None:
-        """The cell cannot be measured, or not again."""
-        if self.has(key):
-            self._settling.close(key)
+    def compare(self, one: Cell, other: Cell, ratio: Estimate, seconds: float) -> None:
+        """Two cells in turns; ``ratio`` of the other's latency by that of the one."""
+        self._again_s += seconds
+        before = {key: cell.ms for key, cell in self.cells.items()}
+        self._settling.compare(one, other, ratio)
+        self._changed |= any(self.cells[key].ms != ms for key, ms in before.items())
+
+    def fail(self, visit: Visit) -> None:
+        """The cell cannot be measured, or the pair not in turns."""
+        if len(visit) == 2:
+            self._settling.close(visit)
         else:
-            self._impossible.add(key)
-            self._plan.add_impossible(*key)
+            self._impossible.add(visit[0])
+            self._plan.add_impossible(*visit[0])
 
     def ahead(self) -> list[CellKey]:
         """First visits that would follow if all estimates were right."""
@@ -91,13 +99,13 @@ class Survey:
         return self._plan.estimate(key)
 
     def undecided(self) -> tuple[Undecided, ...]:
-        """What visits did not settle."""
+        """What comparing did not settle."""
         return self._settling.undecided()
 
     def _asked_anew(self) -> ProfilePlan:
         plan = ProfilePlan(self._threads, self._batch, exhaustive=self._exhaustive)
         for key in self._impossible:
             plan.add_impossible(*key)
-        for (threads, batch), cell in sorted(self._settling.cells.items()):
+        for (threads, batch), cell in sorted(self.cells.items()):
             plan.add(threads, batch, cell.ms)
         return plan

@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from shunter.allocator.planning.comparison import CellKey
+from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
+from shunter.allocator.planning.profile import Cell
+from shunter.allocator.planning.survey import Visit
 from shunter.handlers.sample import Sample
 from shunter.plugins.host import ModelWorker
+
+WARM_UP = (2, 6)
+"""Fewest and most runs before those that count; graph mode optimises during the first ones."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,65 @@ class ConcurrentWorkers:
         trace: TracebackType | None,
     ) -> None:
         self._clients.shutdown(wait=error is None)
+
+
+def measure(
+    workers: Sequence[Sequence[ModelWorker]],
+    visit: Visit,
+    samples: Sequence[Sample],
+    effort: Effort,
+) -> tuple[list[Cell], Estimate | None]:
+    """Warm up, then repeat until the interval is tight: of a cell, or of the ratio of two.
+
+    ``workers``: those of each cell that run together. Two cells take turns, a batch of each, so
+    that what the host does meanwhile is done to both. Raises WorkerFailed.
+    """
+    with contextlib.ExitStack() as stack:
+        sides = []
+        for (_, batch), each in zip(visit, workers, strict=True):
+            requests = [samples[i % len(samples)] for i in range(batch)]
+            together = ConcurrentWorkers(each, [requests] * len(each))
+            sides.append(stack.enter_context(together))
+            if len(visit) == 1:
+                _warm_up(together, effort)
+            else:
+                together.run()  # it was warm once; what is not yet shows in the ratios
+        times: list[list[float]] = [[] for _ in sides]
+        found: list[float] = []
+        begin = time.monotonic()
+        while not is_enough(found, time.monotonic() - begin, effort):
+            for side, its in zip(sides, times, strict=True):
+                its.append(side.run().ms)
+            found.append(times[-1][-1] / times[0][-1] if len(sides) == 2 else times[0][-1])
+        cells = [
+            _cell(key, its, max(worker.peak_bytes for worker in each))
+            for key, its, each in zip(visit, times, workers, strict=True)
+        ]
+    return cells, estimate(found) if len(sides) == 2 else None
+
+
+def _warm_up(together: ConcurrentWorkers, effort: Effort) -> None:
+    before = together.run().ms
+    for _ in range(WARM_UP[1] - 1):
+        now = together.run().ms
+        settled = abs(now - before) <= 0.1 * before
+        before = now
+        if settled or now > effort.seconds * 1e3 / 4:
+            break
+
+
+def _cell(key: CellKey, times: Sequence[float], peak_bytes: int) -> Cell:
+    found = estimate(times)
+    return Cell(
+        threads=key[0],
+        batch=key[1],
+        ms=round(found.median, 4),
+        low_ms=round(found.low, 4),
+        high_ms=round(found.high, 4),
+        runs=found.runs,
+        outliers=found.outliers,
+        peak_bytes=peak_bytes,
+    )
 
 
 def start_all(workers: Sequence[ModelWorker]) -> list[ModelWorker]:

@@ -3,7 +3,7 @@
 Instances of t threads are measured as they will run: as many at once as a NUMA node has cores for,
 each the worker that also serves, pinned to cores of its own, because they share caches and memory
 then too. Which cells are measured is :mod:`shunter.allocator.planning.profile_plan`, how long each
-is :mod:`shunter.allocator.planning.measurement`, which again
+is :mod:`shunter.allocator.planning.measurement`, which of them then run in turns
 :mod:`shunter.allocator.planning.settling`; what was measured is on disk after every cell.
 """
 
@@ -21,26 +21,23 @@ from pathlib import Path
 from typing import Protocol
 
 from shunter.allocator.cpus.topology import Topology
-from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
-from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Provenance, checked
-from shunter.allocator.planning.profile_plan import CellKey
-from shunter.allocator.planning.survey import Survey
+from shunter.allocator.planning.comparison import CellKey
+from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.profile import Profile, ProfileError, Provenance, checked
+from shunter.allocator.planning.survey import Survey, Visit
 from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
-from shunter.plugins.profiling.concurrent_workers import ConcurrentWorkers
+from shunter.plugins.profiling.concurrent_workers import measure
 from shunter.plugins.profiling.profiles import load_profile, provenance_here, write_profile
 from shunter.plugins.profiling.worker_cache import WorkerCache
-
-WARM_UP = (2, 6)
-"""Fewest and most runs before those that count; graph mode optimises during the first ones."""
 
 
 class Workers(Protocol):
     """What is measured: see :class:`shunter.plugins.profiling.worker_cache.WorkerCache`."""
 
-    def of(self, threads: int) -> Sequence[ModelWorker]:
-        """Those with so many threads that run together. Raises WorkerFailed."""
+    def of(self, *threads: int) -> Sequence[Sequence[ModelWorker]]:
+        """For each number of threads those that run together; all are up. Raises WorkerFailed."""
         ...
 
     def close(self) -> None:
@@ -79,7 +76,7 @@ class Progress:
     """Cells that are expected to follow."""
     seconds_left: float
     again: bool = False
-    """The next one was measured before, and is in doubt."""
+    """The next one was measured before, is in doubt, and runs in turns with a rival."""
 
 
 def run(
@@ -187,26 +184,31 @@ def measure_all(
     was_complete = profile.complete  # what is only visited again may be used meanwhile
     busy = task.busy() if survey.next() is not None else 0.0
     begin, weight = time.monotonic(), 0.0
-    while (key := survey.next()) is not None:
-        again = survey.has(key)
+    while (visit := survey.next()) is not None:
+        again = len(visit) == 2
         if not again:
             profile = replace(profile, complete=False, busy=max(profile.busy, busy))
-        report(_progress(profile, key, survey, time.monotonic() - begin, weight))
+        report(_progress(profile, visit, survey, time.monotonic() - begin, weight))
         started = time.monotonic()
         try:
             effort = task.effort.again if again else task.effort
-            cell = _measure(cache.of(key[0]), key, samples, effort)
+            workers = cache.of(*(threads for threads, _ in visit))
+            cells, ratio = measure(workers, visit, samples, effort)
         except WorkerFailed as error:
-            if key[1] == 1 and not again:
+            if not again and visit[0][1] == 1:
                 raise
-            survey.fail(key)
+            survey.fail(visit)
             if not again:
                 reason = str(error).split("\n")[0]
-                profile = replace(profile, failed={**profile.failed, key: reason})
+                profile = replace(profile, failed={**profile.failed, visit[0]: reason})
             continue
-        weight += cell.ms
+        weight += sum(cell.ms for cell in cells)
         seconds = time.monotonic() - started
-        profile = profile.with_cell(survey.add(cell, seconds), seconds)
+        if ratio is None:
+            survey.add(*cells, seconds)
+        else:
+            survey.compare(*cells, ratio, seconds)
+        profile = profile.with_cells(survey.cells, seconds)
         write_profile(path, profile)
     if weight:
         cache.close()  # what still uses the CPUs is something else
@@ -219,45 +221,15 @@ def measure_all(
 
 
 def _progress(
-    profile: Profile, key: CellKey, survey: Survey, spent: float, weight: float
+    profile: Profile, visit: Visit, survey: Survey, spent: float, weight: float
 ) -> Progress:
     """``weight``: latencies of what was measured in the time that was spent."""
-    if survey.has(key):
-        return Progress(profile, key, 0, float("nan"), again=True)
+    if len(visit) == 2:
+        return Progress(profile, visit[1], 0, float("nan"), again=True)
     ahead = survey.ahead()
     ahead_ms = sum(ms for each in ahead if (ms := survey.estimate(each)) < 1e9)
-    return Progress(profile, key, len(ahead), spent / weight * ahead_ms if weight else float("nan"))
-
-
-def _measure(
-    workers: Sequence[ModelWorker], key: CellKey, samples: Sequence[Sample], effort: Effort
-) -> Cell:
-    """One cell: warm up, then repeat until its interval is tight."""
-    threads, batch = key
-    requests = [samples[i % len(samples)] for i in range(batch)]
-    with ConcurrentWorkers(workers, [requests] * len(workers)) as together:
-        before = together.run().ms
-        for _ in range(WARM_UP[1] - 1):
-            now = together.run().ms
-            settled = abs(now - before) <= 0.1 * before
-            before = now
-            if settled or now > effort.seconds * 1e3 / 4:
-                break
-        times: list[float] = []
-        begin = time.monotonic()
-        while not is_enough(times, time.monotonic() - begin, effort):
-            times.append(together.run().ms)
-    found: Estimate = estimate(times)
-    return Cell(
-        threads=threads,
-        batch=batch,
-        ms=round(found.median, 4),
-        low_ms=round(found.low, 4),
-        high_ms=round(found.high, 4),
-        runs=found.runs,
-        outliers=found.outliers,
-        peak_bytes=max(worker.peak_bytes for worker in workers),
-    )
+    left = spent / weight * ahead_ms if weight else float("nan")
+    return Progress(profile, visit[0], len(ahead), left)
 
 
 def busy_cores(topology: Topology, seconds: float = 0.5) -> float:

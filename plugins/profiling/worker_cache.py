@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shunter.allocator.cpus.cores import choose_cores, place_all
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.memory.host import available_bytes
-from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerRuntime
+from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
 from shunter.plugins.profiling.concurrent_workers import close_all, start_all
 
 OPEN = 3
@@ -40,14 +40,23 @@ class WorkerCache:
         self._open: OrderedDict[int, list[ModelWorker]] = OrderedDict()
         self._peak = 0
 
-    def of(self, threads: int) -> list[ModelWorker]:
-        """Those with so many threads. Raises WorkerFailed when one does not load."""
+    def of(self, *threads: int) -> list[list[ModelWorker]]:
+        """For each number of threads those that run together; all are up at once.
+
+        Raises WorkerFailed when one does not load, or when there is no room for all.
+        """
+        for each in threads:
+            self._ready(each)
+        if not set(threads) <= self._open.keys():
+            raise WorkerFailed(f"no memory for workers of {threads} threads at once")
+        return [self._open[each] for each in threads]
+
+    def _ready(self, threads: int) -> None:
         if any(worker.is_dead for worker in self._open.get(threads, ())):
             close_all(self._open.pop(threads))
         if threads not in self._open:
             self._open[threads] = self._start(threads)
         self._open.move_to_end(threads)
-        return self._open[threads]
 
     def _start(self, threads: int) -> list[ModelWorker]:
         count = 1 if self._alone else max(1, self._width // threads)

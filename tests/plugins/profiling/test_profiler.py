@@ -19,6 +19,7 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.errors import UserError
+from shunter.plugins.host import WorkerFailed
 from shunter.plugins.profiling import worker_cache
 from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import load_profile
@@ -284,12 +285,12 @@ def open_workers(archive, tmp_path, **options):
 def test_workers_stay_open_until_one_is_dead_or_too_many_are(archive, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_cache, "OPEN", 2)
     with contextlib.closing(open_workers(archive, tmp_path)) as found:
-        one, two = found.of(1), found.of(2)
-        assert found.of(1) is one
+        one, two = found.of(1, 2)
+        assert found.of(1) == [one]
         os.kill(two[0].pid, signal.SIGKILL)
         while not two[0].is_dead:
             time.sleep(0.01)
-        again = found.of(2)
+        (again,) = found.of(2)
         assert again is not two
         found.of(3)
         assert ([worker.is_dead for worker in one], again[0].is_dead) == ([True, True], False)
@@ -298,13 +299,13 @@ def test_workers_stay_open_until_one_is_dead_or_too_many_are(archive, tmp_path, 
 @pytest.mark.skipif(HOST.limited or HOST.cores < 2, reason="needs two cores of its own")
 def test_as_many_are_measured_together_as_will_run_together(archive, tmp_path):
     with contextlib.closing(open_workers(archive, tmp_path)) as found:
-        places = [psutil.Process(worker.pid).cpu_affinity() for worker in found.of(1)]
+        places = [psutil.Process(worker.pid).cpu_affinity() for worker in found.of(1)[0]]
         assert len(places) == 2 and set(places[0]).isdisjoint(places[1])
-        assert len(found.of(2)) == 1
+        assert len(found.of(2)[0]) == 1
     with contextlib.closing(open_workers(archive, tmp_path / "few", threads=1)) as found:
-        assert len(found.of(1)) == 2
+        assert len(found.of(1)[0]) == 2
     with contextlib.closing(open_workers(archive, tmp_path / "alone", alone=True)) as found:
-        assert len(found.of(1)) == 1
+        assert len(found.of(1)[0]) == 1
 
 
 TWO_NODES = Topology(
@@ -330,12 +331,15 @@ def test_instances_share_the_cores_of_one_node(topology, threads, cpus):
 
 def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
     with contextlib.closing(open_workers(archive, tmp_path)) as found:
-        (fat,) = found.of(2)
+        ((fat,),) = found.of(2)
         # Room for one and a half of them.
         room = 1.5 / 0.8 * fat.peak_bytes
         monkeypatch.setattr(worker_cache, "available_bytes", lambda: room)
-        assert len(found.of(1)) == 1
+        assert len(found.of(1)[0]) == 1
         assert fat.is_dead
+        room /= 3
+        with pytest.raises(WorkerFailed, match=r"no memory for workers of \(1, 2\) threads"):
+            found.of(1, 2)
 
 
 PROGRAM = """

@@ -17,25 +17,35 @@ EFFORT = Effort(most=8, seconds=0.2)
 class Invented:
     """Of 100 and 60 ms a request on one and two threads; the first ``slow`` visits take longer."""
 
-    peak_bytes = 1
-
     def __init__(self, slow=0, factor=1.8, breaks_at=1000):
         self.visits = []
         self._slow, self._factor, self._breaks_at = slow, factor, breaks_at
         self.closed = False
 
-    def of(self, threads):
+    def of(self, *threads):
         self.visits.append(threads)
-        return [self]
+        return [[Side(self, each)] for each in threads]
 
-    def run(self, batch):
+    def run(self, threads, batch):
         if len(self.visits) >= self._breaks_at:
             raise WorkerFailed("it is gone\nfor good")
         slow = self._factor if len(self.visits) <= self._slow else 1
-        return {1: 0.1, 2: 0.06}[self.visits[-1]] * len(batch) * slow
+        return {1: 0.1, 2: 0.06}[threads] * len(batch) * slow
 
     def close(self):
         self.closed = True
+
+
+class Side:
+    """A worker with so many threads."""
+
+    peak_bytes = 1
+
+    def __init__(self, invented, threads):
+        self._invented, self._threads = invented, threads
+
+    def run(self, batch):
+        return self._invented.run(self._threads, batch)
 
 
 @pytest.fixture
@@ -60,7 +70,7 @@ def test_cells_are_measured_again_and_reported_as_such(measured):
     profile, seen = measured(workers)
     again = [each.next for each in seen if each.again]
     assert again and set(again) <= profile.cells.keys()
-    assert {profile.cells[key].visits for key in again} == {2}
+    assert min(profile.cells[key].visits for key in again) == 2
     assert profile.undecided == ()
     assert profile.cells[2, 2].ms == pytest.approx(120, rel=0.05)
     assert len(workers.visits) == len(seen) - 1
@@ -94,10 +104,10 @@ def test_a_complete_profile_stays_so_while_cells_are_visited_again(tmp_path, mea
     assert {cell.visits for cell in profile.cells.values()} == {1}
 
     class Interrupted(Invented):
-        def run(self, batch):
+        def run(self, threads, batch):
             if len(self.visits) > 1:
                 raise KeyboardInterrupt
-            return super().run(batch)
+            return super().run(threads, batch)
 
     path = tmp_path / "a.profile.json"
     task = Task(Path("a.mar"), [], 2, 2, None, effort=EFFORT, busy=lambda: 1.0)
