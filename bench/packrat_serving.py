@@ -12,11 +12,12 @@ or one single-threaded worker per core; batch size; delay). They are selected in
 measured in a second one. ``--plain`` adds stock as it comes, tuned likewise in that environment.
 
 A row has four rounds; where it is a tie with stock's best (the interval holds 1), up to seven.
-A measurement lasts three seconds, or an eighth of a second for each client if that is longer.
+A measurement lasts three seconds, or a quarter of a second for each client if that is longer, and
+twice as long where that was less than two requests of each client.
 
 Examples:
-    python bench/packrat_serving.py                 # 4 to 7 rounds, about 25 minutes
-    python bench/packrat_serving.py --plain         # about 45 minutes
+    python bench/packrat_serving.py                 # 4 to 7 rounds, about 50 minutes
+    python bench/packrat_serving.py --plain         # about 80 minutes
     python bench/packrat_serving.py --quick         # two batch sizes, settings of the full run
 """
 
@@ -96,7 +97,7 @@ def usual(batch: int) -> list[Setting]:
 
 def ask(url: str, batch: int, seconds: float) -> float:
     """Requests answered per second with so many clients."""
-    return answered_per_s(url, batch, max(seconds, batch / 8), **PHOTOGRAPHS.requests)
+    return answered_per_s(url, batch, max(seconds, batch / 4), **PHOTOGRAPHS.requests)
 
 
 def settle(side: Side, batch: int) -> str:

@@ -265,33 +265,36 @@ def closed_loop(url: str, clients: int, seconds: float, **more: Any) -> dict[str
     return load.run(load.Spec([one], timeout_s=120))["closed"]
 
 
-LEAD_IN_S = 1.0
-"""Of clients without think time: caches and clocks are then this side's."""
+LEAD_IN_S, CYCLES = 1.0, 2
+"""Of clients without think time: caches and clocks are then this side's; fewest requests of each
+that count."""
 
 
 def answered_per_s(url: str, clients: int, seconds: float, **more: Any) -> float:
-    """Requests per second of clients without think time. All must be answered.
-
-    Counted from when each client had an answer, but for :data:`LEAD_IN_S` at least, until the last
-    answer: a window of fixed length would cut large batches into parts.
-    """
+    """Requests per second of clients without think time. All must be answered."""
     closed = load.Closed(clients, LEAD_IN_S + seconds)
     one = load.Stream("closed", url, closed=closed, **{"bodies": BODIES, **more})
     found = load.run(load.Spec([one], timeout_s=120))
     if found["closed"]["ok"] != found["closed"]["sent"]:
         raise RuntimeError(f"{url}: {found['closed']['statuses']}")
     samples = found.of("closed")
-    rate = rate_after_lead_in(samples.due_s + samples.latency_s, clients)
+    rate = closed_rate(samples.due_s, samples.latency_s, clients)
     return rate or answered_per_s(url, clients, 2 * seconds, **more)
 
 
-def rate_after_lead_in(ends_s: np.ndarray, clients: int) -> float | None:
-    """Answers per second after the lead-in; None when all of them are part of it."""
-    ordered = np.sort(ends_s)
-    first = max(clients, int(np.searchsorted(ordered, LEAD_IN_S)))
-    if first >= len(ordered):
+def closed_rate(sent_s: np.ndarray, latency_s: np.ndarray, clients: int) -> float | None:
+    """By Little's law: clients by the mean latency, of all but each client's first request.
+
+    Also left out is what was sent in the first :data:`LEAD_IN_S`. Answers come in batches, so that
+    counting them between two moments gains or loses one at either end. None: fewer than
+    :data:`CYCLES` for each client.
+    """
+    order = np.argsort(sent_s, kind="stable")
+    first = max(clients, int(np.searchsorted(sent_s[order], LEAD_IN_S)))
+    counted = latency_s[order][first:]
+    if len(counted) < CYCLES * clients:
         return None
-    return (len(ordered) - first) / float(ordered[-1] - ordered[first - 1])
+    return clients / float(counted.mean())
 
 
 def open_loop(

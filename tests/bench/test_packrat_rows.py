@@ -16,11 +16,22 @@ def reconfigure(script):
     return script("packrat_reconfigure")
 
 
-def test_clients_are_counted_from_their_first_answer_to_the_last(script):
-    rate = script("sides").rate_after_lead_in
-    waves = np.repeat([0.6, 1.2, 1.8, 2.4], 4)
-    assert rate(waves, 4) == pytest.approx(4 / 0.6)
-    assert rate(waves[:4], 4) is None
+@pytest.mark.parametrize("batches", [1, 2, 4])
+def test_what_batches_answer_in_a_second_does_not_hang_on_where_counting_ends(script, batches):
+    """Sixteen clients, whose batches begin one after the other and take 0.6 s each."""
+    rate, each = script("sides").closed_rate, 16 // batches
+    begins = np.arange(8)[:, None] * 0.6 + np.arange(batches) * 0.6 / batches
+    sent = np.repeat(begins.ravel(), each)
+    took = np.full(len(sent), 0.6)
+    for count in range(64, len(sent), 7):
+        assert rate(sent[:count], took[:count], 16) == pytest.approx(16 / 0.6)
+
+
+def test_too_few_answers_are_no_rate(script):
+    rate, sent = script("sides").closed_rate, np.repeat([0.0, 0.6, 1.2, 1.8, 2.4], 4)
+    assert rate(sent[:16], np.full(16, 0.6), 4) == pytest.approx(4 / 0.6)
+    assert rate(sent[:15], np.full(15, 0.6), 4) is None
+    assert rate(sent[:4], np.full(4, 0.6), 4) is None
 
 
 def test_a_side_is_not_measured_with_settings_that_its_server_would_refuse(script, tmp_path):
