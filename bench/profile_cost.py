@@ -5,7 +5,8 @@ may use; in both ways what a choice rests on runs in turns with rivals until it 
 counts.
 Sixteen cores: exhaustive profiles that were recorded on such a host are replayed, both plans being
 told their latencies; where there is none, invented latencies take their place, and the row says
-"synthetic". In a replay a visit takes its runs and the fewest for warming up. This host: both
+"synthetic". In a replay a visit takes its runs and the fewest for warming up, and of two in turns
+one each. This host: both
 profiles of two models are measured.
 
 "worst_regret", of replays: for a batch size, how much slower the configuration chosen by the

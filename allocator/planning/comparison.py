@@ -2,9 +2,7 @@
 
 On a host that is shared, or whose clock varies, two visits of a cell differ by more than what is to
 be told apart, however exact each of them looks. Two cells of which one batch each runs in turns see
-the same host: their ratio is known far better than either latency. On a virtual machine on which
-visits differ by 10 % the ratio of two cells was off by 9.6 % (deviation) from the two quickest of
-five visits each, and by 3.3 % from five comparisons.
+the same host: their ratio is known far better than either latency.
 
 In logarithms both are linear: a visit says ``x[k]``, a comparison ``x[other] - x[one]``. So the
 latencies that agree best with all of them are a weighted least-squares fit, and its covariance says
@@ -17,7 +15,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -47,7 +44,7 @@ class Comparison:
 
         The interval of up to five runs is their range, which holds the median with less than 95 %.
         """
-        held = NormalDist().inv_cdf(1 - 0.5 ** min(max(2, self.ratio.runs), 6))
+        held = statistics.NormalDist().inv_cdf(1 - 0.5 ** min(max(2, self.ratio.runs), 6))
         return max(EXACT, math.log(self.ratio.high / self.ratio.low) / 2 / min(SURE, held))
 
 

@@ -47,7 +47,7 @@ DISTURBED = 0.5
 """By this share a cell that was visited once may really be quicker: another held its cores. That
 what it is held against was disturbed, too, is no reason to hope for more."""
 AGREE = 0.05
-"""Visits that differ by no more than this share say the same."""
+"""A larger batch that seems quicker by no more than this share is let be."""
 
 Pair = tuple[CellKey, CellKey]
 """Two cells that are to run in turns."""
@@ -169,10 +169,10 @@ class Settling:
 
     def _contests(self, fit: Fit) -> list[_Contest]:
         """The open ones."""
-        ms = {key: fit.ms(key) for key in self._visits}
-        expected = LatencyTable(cautious(ms, self._threads, self._batch)) if ms else None
-        if expected is None:
+        if not self._visits:
             return []
+        ms = {key: fit.ms(key) for key in self._visits}
+        expected = LatencyTable(cautious(ms, self._threads, self._batch))
         found = (self._contest(size, expected, ms, fit) for size in batch_sizes(self._batch))
         return [contest for contest in found if contest is not None]
 

@@ -164,6 +164,7 @@ def begin(task: Task, path: Path, here: Provenance) -> Profile:
         seconds=earlier.seconds,
         busy=earlier.busy,
         provenance=earlier.provenance,
+        undecided=earlier.undecided,
     )
 
 

@@ -1,16 +1,18 @@
 """Measuring workers whose times are invented: what is measured again, and what the file says."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shunter.allocator.planning.measurement import Effort
-from shunter.allocator.planning.profile import Profile, Provenance
+from shunter.allocator.planning.profile import Profile, Provenance, Undecided
 from shunter.handlers.sample import Sample
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.profiling.concurrent_workers import NotTogether
-from shunter.plugins.profiling.profiler import Task, measure_all
-from shunter.plugins.profiling.profiles import load_profile
+from shunter.plugins.profiling.profiler import Task, begin, measure_all
+from shunter.plugins.profiling.profiles import load_profile, write_profile
 
 EFFORT = Effort(most=8, seconds=0.2)
 
@@ -69,10 +71,12 @@ def measured(tmp_path):
 def test_cells_are_measured_again_and_reported_as_such(measured):
     workers = Invented()
     profile, seen = measured(workers)
-    again = [each.next for each in seen if each.beside]
-    assert {each.beside for each in seen if each.beside} <= profile.cells.keys()
-    assert again and set(again) <= profile.cells.keys()
-    assert min(profile.cells[key].visits for key in again) == 2
+    pairs = [(each.next, each.beside) for each in seen if each.beside]
+    met = Counter(key for pair in pairs for key in pair)
+    assert pairs and len(pairs) == len(set(pairs))
+    assert {key: cell.visits for key, cell in profile.cells.items()} == {
+        key: 1 + met[key] for key in profile.cells
+    }
     assert profile.undecided == ()
     assert profile.cells[2, 2].ms == pytest.approx(120, rel=0.05)
     assert len(workers.visits) == len(seen) - 1
@@ -131,3 +135,13 @@ def test_a_complete_profile_stays_so_while_cells_are_visited_again(tmp_path, mea
     kept = load_profile(path)
     assert kept.complete and kept.busy == profile.busy
     assert 2 in {cell.visits for cell in kept.cells.values()}
+
+
+def test_what_could_not_be_settled_is_told_again_when_nothing_is_measured(tmp_path, measured):
+    profile, _ = measured(Invented())
+    told = (Undecided(2, "2x1x1", "1x2x2", 0.03, 0.08),)
+    path, task = tmp_path / "a.profile.json", Task(Path("a.mar"), [], 2, 2, None, effort=EFFORT)
+    write_profile(path, replace(profile, undecided=told))
+    earlier = begin(task, path, profile.provenance)
+    found = measure_all(task, path, earlier, [Sample(b"")], Invented(), lambda progress: None)
+    assert found.undecided == load_profile(path).undecided == told
