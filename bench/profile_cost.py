@@ -100,7 +100,7 @@ def replay(source: Profile, *, exhaustive: bool = False) -> Profile:
             survey.compare(*cells, Estimate(ratio, ratio, ratio, runs, 0), seconds)
         else:
             survey.add(*cells, seconds)
-        found = found.with_cells(survey.cells, seconds)
+        found = found.with_cells(survey.cells.values(), seconds)
     return found
 
 

@@ -22,3 +22,8 @@ def stdout() -> Console:
 
     # A file or a pipe has no width of its own; 80 columns would fold the tables.
     return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def count(number: int, what: str) -> str:
+    """So many of these."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -8,7 +8,7 @@ batch size and number of threads.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -193,13 +193,10 @@ class Profile:
         sizes = batch_sizes(self.batch)
         return self.threads * len(sizes) + sum(b not in sizes for _, b in self.cells)
 
-    def with_cell(self, cell: Cell, seconds: float) -> Profile:
-        """The profile with one more cell, ``seconds`` later."""
-        return self.with_cells({**self.cells, (cell.threads, cell.batch): cell}, seconds)
-
-    def with_cells(self, cells: Mapping[tuple[int, int], Cell], seconds: float) -> Profile:
-        """The profile with these cells, ``seconds`` later."""
-        return replace(self, cells=dict(cells), seconds=self.seconds + seconds)
+    def with_cells(self, cells: Iterable[Cell], seconds: float) -> Profile:
+        """The profile with these cells, too, ``seconds`` later."""
+        known = {**self.cells, **{(cell.threads, cell.batch): cell for cell in cells}}
+        return replace(self, cells=known, seconds=self.seconds + seconds)
 
     def finished(self, error: float | None, undecided: tuple[Undecided, ...] = ()) -> Profile:
         """The profile when nothing more is to be measured."""

@@ -80,6 +80,8 @@ class Connection:
         self._probed_ns = 0
         self._busy_since_ns = 0
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+        self._asked = self._doubted_ns = 0
+        """Signs of life asked for in vain, and when the server was heard before that."""
         self._ended = 0
         """Calls since the server was told, when it is told next, what is done."""
         self._is_receiving = False
@@ -232,6 +234,8 @@ class Connection:
             self._calls.end_waiting(BadRequestError("the model has other tensors now"))
         self.tensors, self.may_be_strict = tensors, opened.may_be_strict
         if self.core is not None:
+            if not self.core.stream:  # should the server still know it, nobody waits for it there
+                self.core.farewell()
             self.core.close()
         assert self.socket is not None
         shared = None

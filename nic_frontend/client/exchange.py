@@ -26,6 +26,9 @@ CHECK_NS = 1_000_000_000
 """After such a pause the server is asked whether it is there, before a request is sent."""
 IDLE_NS = 45_000_000_000
 """After such a pause the session is taken for ended; the server ends it after 60 s."""
+ASKS = 3
+"""So many signs of life are asked for in vain before a silent session is doubted. Who did not run
+for a while, as on a busy host, has asked for none."""
 OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 BURST_BYTES = 1 << 20
@@ -236,8 +239,24 @@ class Exchange(Connection):
             return
         # Which may be said by anybody, so it is believed but now and then, and only asked about.
         is_unknown = core.unknown_ns > max(core.heard_ns, self._probed_ns + SILENCE_NS)
-        if (self._is_silent(core) or is_unknown) and self.is_busy and not core.stream:
+        if not self.is_busy or core.stream:
+            return
+        if is_unknown or (self._is_silent(core) and self._is_asked_in_vain(core)):
             self._begin_opening()
+
+    def _is_asked_in_vain(self, core: NativeSession) -> bool:
+        """Whether it does not answer; else it is asked now, or soon."""
+        if self._doubted_ns != core.heard_ns or not self._asked:
+            self._doubted_ns, self._asked = core.heard_ns, 0
+            self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+        if self.now < self._ask_due_ns:
+            return False
+        if self._asked == ASKS:
+            self._asked = 0
+            return True
+        self._asked += 1
+        self._ask(core)
+        return False
 
     def _end_late_calls(self) -> None:
         late = self._calls.late(self.now)

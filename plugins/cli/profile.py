@@ -14,7 +14,7 @@ import typer
 
 from shunter.plugins.cli.existing import GRPC, HTTP, Grpc, Http, address, measure, profile_of
 from shunter.plugins.cli.files import archive_in, check_finite, registered_batch
-from shunter.plugins.console import stdout
+from shunter.plugins.console import count, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -211,11 +211,11 @@ def _kept(path: Path, restart: bool) -> str:
     from shunter.plugins.profiling.profiles import load_profile
 
     try:
-        count = len(load_profile(path).cells)
+        found = len(load_profile(path).cells)
     except (OSError, ProfileError):
         return "stopped before the first cell was measured"
     command = "the same command without --restart" if restart else "the same command"
-    return f"{count} cells are kept in {path}; {command} goes on"
+    return f"{found} cells are kept in {path}; {command} goes on"
 
 
 @contextmanager
@@ -264,9 +264,9 @@ def _under_way(now: Progress) -> str:
     if now.next is None:
         return "done"
     threads, batch = now.next
-    line = f"{_count(threads, 'thread')}, batch {batch}"
+    line = f"{count(threads, 'thread')}, batch {batch}"
     if now.beside is not None:
-        line += f", in turns with {_count(now.beside[0], 'thread')}, batch {now.beside[1]}"
+        line += f", in turns with {count(now.beside[0], 'thread')}, batch {now.beside[1]}"
     return line
 
 
@@ -281,20 +281,16 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
 def _show(profile: Profile, path: Path, console: Console) -> None:
     """What was measured, and last where it is."""
     from shunter.plugins.view import plan_view
 
     console.print(plan_view.cell_table(profile))
     for (threads, batch), reason in sorted(profile.failed.items()):
-        print(f"{_count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
+        print(f"{count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
     if said := plan_view.stated_doubt(profile):
         print(said)
-    print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
+    print(f"{count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
     if said := plan_view.stated_error(profile):
         print(said)
     for each in profile.undecided:

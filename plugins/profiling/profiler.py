@@ -212,7 +212,7 @@ def measure_all(
             survey.compare(*cells, ratio, seconds)
         else:
             survey.add(*cells, seconds)
-        profile = profile.with_cells(survey.cells, seconds)
+        profile = profile.with_cells(survey.cells.values(), seconds)
         write_profile(path, profile)
     if weight:
         cache.close()  # what still uses the CPUs is something else

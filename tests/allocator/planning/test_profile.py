@@ -354,7 +354,8 @@ def test_memory_is_never_less_than_a_cell_took(sizes):
 def test_a_profile_grows_cell_by_cell_until_it_is_finished():
     profile = profile_of({})
     first, again = Cell(1, 1, 5.0, 4.0, 6.0, 6), Cell(1, 1, 3.0, 3.0, 3.0, 9)
-    grown = profile.with_cell(first, 2.0).with_cell(again, 1.0).finished(error=0.01)
+    grown = profile.with_cells([first], 2.0).with_cells([again], 1.0)
+    grown = grown.finished(error=0.01)
     assert grown.cells == {(1, 1): again}
     assert summary(grown) == {
         "cells": 1,

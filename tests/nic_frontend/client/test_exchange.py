@@ -52,6 +52,8 @@ from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, W
 
 LONG = 30
 MS = 1_000_000
+ASKED_NS = 40 * MS
+"""So long a silent server has to give a sign of life."""
 RESP = int(MessageType.RESP)
 
 
@@ -375,24 +377,45 @@ def test_a_silent_server_is_said_hello_and_a_new_session_takes_over(table, idemp
     table.pass_time(SILENCE_NS)
     assert table.kinds() == {MessageType.QUERY}
     table.pass_time(20 * MS)
+    assert table.kinds() == {MessageType.ACK}  # which goes unanswered, as do the next two
+    table.pass_time(ASKED_NS)
     assert table.kinds() == {MessageType.HELLO, MessageType.ACK}
     table.pass_time(OPENING_NS // 5)  # another hello
     table.open(2)
     assert table.exchange.core.session == 2
+    farewell, *sent = [header for header, _ in table.wire.take()]
+    assert (farewell.session, farewell.type, farewell.flags) == (1, MessageType.ACK, Flags.LAST)
     if idempotent:
         assert not call.done and call.req_id == 1
-        assert table.wire.take()[0][0].session == 2
+        assert [(h.type, h.session) for h in sent] == [(MessageType.REQ, 2)]
     else:
         assert isinstance(call.error, ServerError)
 
 
 def test_a_server_that_was_only_slow_keeps_its_session(table):
     call = table.submit()
-    table.pass_time(SILENCE_NS + 20 * MS)
+    table.pass_time(SILENCE_NS + 20 * MS + ASKED_NS)
     table.say(MessageType.CREDIT, credit=4)  # it answers what came before the hello
     table.open(2)
     assert table.exchange.core.session == 1
     assert not call.done and table.exchange.running == {1: call}
+
+
+def test_who_did_not_run_for_a_while_asks_before_it_doubts_the_server(table):
+    call = table.submit()
+    table.wire.take()
+    table.clock.now += 20 * SILENCE_NS
+    for answered in (True, False):
+        table.exchange.tick(table.clock.now)
+        assert table.kinds() <= {MessageType.ACK, MessageType.QUERY}
+        if answered:
+            table.say(MessageType.CREDIT, credit=4)
+            table.clock.now += 2 * SILENCE_NS
+    table.pass_time(ASKED_NS - 10 * MS)
+    assert MessageType.HELLO not in table.kinds()
+    table.pass_time(20 * MS)
+    assert MessageType.HELLO in table.kinds()
+    assert table.exchange.core.session == 1 and not call.done
 
 
 def unknown(table):
@@ -429,7 +452,7 @@ def test_a_refused_hello_ends_a_session_that_stays_silent(table, wrong):
     call = table.submit()
     nonce = unknown(table)
     table.hear(wrong(nonce))
-    table.pass_time(SILENCE_NS)
+    table.pass_time(SILENCE_NS + ASKED_NS)
     table.hear(wrong(table.nonce()))
     assert table.exchange.socket is None and call.error.status == WireStatus.UNKNOWN_SESSION
 
@@ -510,7 +533,7 @@ def test_a_connection_that_breaks_after_a_silence_is_lost(table):
 def test_what_no_worker_has_run_is_sent_in_a_session_that_takes_over(table):
     calls = [table.submit(idempotent=True) for _ in range(2)]
     table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
-    table.pass_time(SILENCE_NS + 20 * MS)
+    table.pass_time(SILENCE_NS + 20 * MS + ASKED_NS)
     table.open(2)
     sent = {(h.session, h.req_id) for h, _ in table.wire.take() if h.type == MessageType.REQ}
     assert sent >= {(2, 1), (2, 2)} and not any(call.done for call in calls)

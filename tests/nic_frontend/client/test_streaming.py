@@ -99,8 +99,8 @@ class Worker:
         self.handler.over = True
         self._other.close()
         self._thread.join(30)
+        self._server.close()  # also when it fails: another test would be blamed for that
         assert not self._thread.is_alive()
-        self._server.close()
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_a_batch_between_two_measured_ones_rests_on_both():
 
 def test_a_cell_of_an_earlier_largest_batch_is_rested_on():
     profile = profile_of(without={(4, 8)}, ms=lambda t, b: 9 + b / t)
-    found = plan(profile.with_cell(Cell(4, 6, 10.5, 10.5, 10.5, 6), 0), [4], 5)
+    found = plan(profile.with_cells([Cell(4, 6, 10.5, 10.5, 10.5, 6)], 0), [4], 5)
     assert configurations(found)["chosen"] == "1x4x5"
     assert found.rests_on == ()
 

@@ -1,8 +1,12 @@
-"""Measuring workers whose times are invented: what is measured again, and what the file says."""
+"""Measuring workers whose times are invented: what is measured again, and what the file says.
+
+The clock is theirs: how much is repeated depends on how long it took, and a busy host is slow.
+"""
 
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +14,7 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.allocator.planning.profile import Profile, Provenance, Undecided
 from shunter.handlers.sample import Sample
 from shunter.plugins.host import WorkerFailed
+from shunter.plugins.profiling import concurrent_workers, profiler
 from shunter.plugins.profiling.concurrent_workers import NotTogether
 from shunter.plugins.profiling.profiler import Task, begin, measure_all
 from shunter.plugins.profiling.profiles import load_profile, write_profile
@@ -19,6 +24,8 @@ EFFORT = Effort(most=8, seconds=0.2)
 
 class Invented:
     """Of 100 and 60 ms a request on one and two threads; the first ``slow`` visits take longer."""
+
+    now = 0.0
 
     def __init__(self, slow=0, factor=1.8, breaks_at=1000):
         self.visits = []
@@ -33,7 +40,9 @@ class Invented:
         if len(self.visits) >= self._breaks_at:
             raise WorkerFailed("it is gone\nfor good")
         slow = self._factor if len(self.visits) <= self._slow else 1
-        return {1: 0.1, 2: 0.06}[threads] * len(batch) * slow
+        seconds = {1: 0.1, 2: 0.06}[threads] * len(batch) * slow
+        Invented.now += seconds
+        return seconds
 
     def close(self):
         self.closed = True
@@ -49,6 +58,16 @@ class Side:
 
     def run(self, batch):
         return self._invented.run(self._threads, batch)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    def now():
+        return Invented.now
+
+    for module in (profiler, concurrent_workers):
+        clock = SimpleNamespace(monotonic=now, perf_counter=now)
+        monkeypatch.setattr(module, "time", clock)
 
 
 @pytest.fixture

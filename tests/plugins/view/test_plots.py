@@ -95,12 +95,12 @@ def test_a_heat_map_tells_measured_cells_from_interpolated_and_unknown_ones():
 
 def test_a_heat_map_shows_what_was_measured_even_where_latency_falls():
     profile = profile_of(threads=1, batch=2)
-    faster = profile.with_cell(Cell(1, 2, 2.5, 2.5, 2.5, 6), 0)
+    faster = profile.with_cells([Cell(1, 2, 2.5, 2.5, 2.5, 6)], 0)
     assert plot_data.heat_map(faster).ms.tolist() == [[3.0, 2.5]]
 
 
 def test_a_heat_map_has_the_cells_of_an_earlier_largest_batch():
-    profile = profile_of(threads=1).with_cell(Cell(1, 6, 13, 13, 13, 6), 0)
+    profile = profile_of(threads=1).with_cells([Cell(1, 6, 13, 13, 13, 6)], 0)
     found = plot_data.heat_map(profile)
     assert found.batches == (1, 2, 4, 6, 8)
     assert found.measured.all()

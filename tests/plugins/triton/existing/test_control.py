@@ -79,7 +79,7 @@ def profile(cells, threads=1):
     where = Provenance("m", "hash", "cpu", 4, "Triton 2", "sample")
     known = Profile(where, threads, 16, "adaptive", complete=True)
     for (t, b), ms in cells.items():
-        known = known.with_cell(Cell(t, b, ms, ms, ms, 6), 1.0)
+        known = known.with_cells([Cell(t, b, ms, ms, ms, 6)], 1.0)
     return known
 
 

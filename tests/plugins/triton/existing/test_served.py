@@ -218,7 +218,7 @@ def test_instances_change_under_load_and_nothing_is_lost(site, tmp_path):
     here = profiling.provenance(site.model, config, "", read_topology().cores)
     known = Profile(here, 1, 16, "adaptive", complete=True)
     for batch, ms in ((1, 10.0), (16, 160.0)):
-        known = known.with_cell(Cell(1, batch, ms, ms, ms, 6), 1.0)
+        known = known.with_cells([Cell(1, batch, ms, ms, ms, 6)], 1.0)
     write_profile(tmp_path / "m.profile.json", known)
     http, grpc = site.address.inference, site.address.grpc
     words = ["adopt", "control", "m", "--profile", str(tmp_path / "m.profile.json"), "--cores", "2"]
