@@ -7,10 +7,12 @@ Shunter has a profile of the model and changes its configuration by itself while
 Its workers keep the memory of a batch for the next one (``bench/allocation.py``). An operator can
 have that with stock workers, by variables of the environment, so stock has them here too ("same
 memory"). What is left is the choice of the configuration, and the convolutions of 1 x 1 of workers
-with one thread (``bench/pointwise.py``), for which stock has no variable. Two rivals, both tuned for each batch
-size: one fat worker (all cores) at its best delay, and the best of all settings (one fat worker,
-or one single-threaded worker per core; batch size; delay). They are selected in a first pass and
-measured in a second one. ``--plain`` adds stock as it comes, tuned likewise in that environment.
+with one thread (``bench/pointwise.py``), for which stock has no variable.
+
+Two rivals, both tuned for each batch size: one fat worker (all cores) at its best delay, and the
+best of all settings (one fat worker, or one single-threaded worker per core; batch size; delay).
+They are selected in a first pass and measured in a second one. ``--plain`` adds stock as it comes,
+tuned likewise in that environment.
 
 A row has four rounds; where it is a tie with stock's best (the interval holds 1), up to seven.
 A measurement lasts three seconds, or a quarter of a second for each client if that is longer, and
