@@ -1,19 +1,23 @@
 """Results that are older than the code that they measure, or were not measured alone.
 
-A line for each committed full result: when and of which commit it is, how many commits since then
-changed the rooms that its benchmark measures, and what is wrong with it. Ends with 1 when something
-is. Other work beside a benchmark is wrong where it measures times.
+A line for each committed full result: when and of which commit it is, how many files that its
+benchmark measures are others now, and what is wrong with it. Ends with 1 when something is. What
+only reads otherwise, comments, docstrings and white space, is the same code. Other work beside a
+benchmark is wrong where it measures times.
 
 Examples:
     python bench/status.py
-    python bench/status.py --verbose         # with the commits
+    python bench/status.py --verbose         # with the files
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +70,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
 others not named here: everything that is run."""
 UNTIMED = {"faults", "mig_faults", "product", "soak", "soak_pool", "triton_faults"}
 """These count what is lost or wrong and how memory grows: other work beside them does no harm."""
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+STRING_OR_NOTHING = re.compile(
+    r"""(?P<string>\"{3}.*?\"{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"""|(?:\s|//[^\n]*|/\*.*?\*/)+""",
+    re.DOTALL,
+)
+"""Of Java and C: strings and characters; what lies between words."""
 EVERYTHING = ("allocator", "batching", "handlers", "nic_frontend", "plugins")
 
 
@@ -77,8 +88,8 @@ class Judged:
     date: str = "?"
     commit: str = "?"
     wrong: list[str] = field(default_factory=list)
-    newer: list[str] = field(default_factory=list)
-    """Commits, a line each."""
+    changed: list[str] = field(default_factory=list)
+    """Files."""
 
 
 def rooms_of(name: str) -> tuple[str, ...]:
@@ -93,18 +104,49 @@ def judge(name: str, content: dict[str, Any], tree: Path = BENCH.parent) -> Judg
     if not origin or not origin.get("commit"):
         return Judged(name, wrong=["does not say of which commit it is: measure again"])
     found = Judged(name, origin["date"][:16], origin["commit"][:9])
-    known = git(tree, "cat-file", "-e", f"{origin['commit']}^{{commit}}") is not None
-    since = [f"{origin['commit']}..HEAD"] if known else [f"--since={origin['date']}", "HEAD"]
     paths = rooms_of(name)
-    newer = git(tree, "log", "--oneline", "--no-merges", *since, "--", *paths)
-    found.newer = (newer or "").splitlines()
-    if found.newer:
-        found.wrong.append(f"{len(found.newer)} commits since changed {', '.join(paths)}")
+    found.changed = changed(tree, origin["commit"], origin["date"], paths)
+    if found.changed:
+        found.wrong.append(f"{len(found.changed)} files changed since of {', '.join(paths)}")
     if origin.get("dirty"):
         found.wrong.append("the tree was changed when it ran")
     if name not in UNTIMED:
         found.wrong += content.get("surroundings", {}).get("contaminated", [])
     return found
+
+
+def changed(tree: Path, commit: str, date: str, paths: Sequence[str]) -> list[str]:
+    """Files below these paths that mean something else than at a commit, or on a date if that
+    commit is not known here."""
+    if git(tree, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+        commit = git(tree, "rev-list", "-1", f"--before={date}", "HEAD") or EMPTY_TREE
+    names = git(tree, "diff", "--name-only", "--no-renames", commit, "HEAD", "--", *paths)
+
+    def text(revision: str, name: str) -> str | None:
+        content = git(tree, "show", f"{revision}:{name}")
+        return None if content is None else meaning(name, content)
+
+    return [n for n in (names or "").splitlines() if text(commit, n) != text("HEAD", n)]
+
+
+def meaning(name: str, text: str) -> str:
+    """The same for code that only reads otherwise."""
+    suffix = Path(name).suffix
+    if suffix == ".py":
+        return ast.dump(_Undocumented().visit(ast.parse(text)))
+    if suffix in {".java", ".c", ".h"}:
+        return STRING_OR_NOTHING.sub(
+            lambda found: found["string"] or ("\n" if "\n" in found[0] else " "), text
+        )
+    return text
+
+
+class _Undocumented(ast.NodeTransformer):
+    """Without strings that stand alone."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
 
 
 def results(folder: Path = BENCH / "results") -> dict[str, dict[str, Any]]:
@@ -118,13 +160,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--verbose", action="store_true", help="with the commits")
+    parser.add_argument("--verbose", action="store_true", help="with the files")
     verbose = parser.parse_args().verbose
     judged = [judge(name, content) for name, content in results().items()]
     for each in judged:
         print(f"{each.name:20} {each.date:16} {each.commit:9} {'; '.join(each.wrong) or 'good'}")
-        for line in each.newer if verbose else ():
-            print(f"    {line}")
+        for name in each.changed if verbose else ():
+            print(f"    {name}")
     sys.exit(any(each.wrong for each in judged))
 
 

@@ -119,6 +119,29 @@ def test_a_run_beside_others_does_not_take_the_place_of_a_clean_one(script, tmp_
     assert [write(0.0, quick=True), write(9.0, quick=True)] == ["quick/r.json"] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after", "same"),
+    [
+        ("a.py", "x = 1\n\ndef f():\n    return 2", 'x = 1\n"""Of x."""\ndef f(): return 2', True),
+        ("a.py", "x = 1", "x = 2", False),
+        ("a.py", "x = 'a b'", "x = 'a  b'", False),
+        ("A.java", "int a; // b\n/** c */ int d;", "int a;\nint d;", True),
+        ("a.c", "f(a,\n  b);", "f(a,\n\t\tb); /* why */", True),
+        ("a.c", 'f("//");', 'f("//x");', False),
+        ("a.c", "f('\"', /* a */ b);", "f('\"', b);", True),
+        ("a.h", 'f("/*", x, "*/");', 'f("/*", y, "*/");', False),
+        ("A.java", 'f("""\n  a // b\n""");', 'f("""\n  a // c\n""");', False),
+        ("A.java", r'f("\\"); // a', r'f("\\"); // b', True),
+        ("a.h", "#define A\nB", "#define A B", False),
+        ("a.c", "a b", "ab", False),
+        ("a.toml", "a # b", "a # c", False),
+    ],
+)
+def test_what_only_reads_otherwise_is_the_same(script, name, before, after, same):
+    meaning = script("status").meaning
+    assert (meaning(name, before).strip() == meaning(name, after).strip()) is same
+
+
 def test_a_result_is_good_until_what_it_measures_changes(script, repository):
     status = script("status")
     for folder in ("plugins/triton", "allocator"):
@@ -139,7 +162,14 @@ def test_a_result_is_good_until_what_it_measures_changes(script, repository):
     (repository / "plugins/triton/a.py").write_text("2")
     repository.commit()
     [text] = wrong()
-    assert text.startswith("1 commits since changed ") and "plugins/triton" in text
+    assert text.startswith("1 files changed since of ") and "plugins/triton" in text
+    (repository / "plugins/triton/a.py").write_text('"""As it was."""\n\n1  # one')
+    repository.commit()
+    assert wrong() == []
+    (repository / "plugins/triton/a.py").unlink()
+    (repository / "plugins/triton/b.py").write_text("1")
+    repository.commit()
+    assert wrong()[0].startswith("2 files ")
     unknown = "0" * 40
     assert wrong(commit=unknown) == [] and len(wrong(commit=unknown, date="2001-01-01")) == 1
     assert len(status.judge("swap", {}).wrong) == 1
