@@ -11,23 +11,28 @@ Examples:
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from common import BENCH, Parser, Progress, Row, keep, paired_ratio, write_result
 from profiled_models import REQUEST, pack_model
 
+from shunter.handlers.placement import allocation
 from shunter.plugins.torchserve.archives import UnpackedModel, unpack
 from shunter.plugins.torchserve.worker_client import ModelWorker
 
 NAME = "allocation"
 MODELS = ("resnet50", "inception_v3", "gpt2_small", "bert_base")
 BATCHES = (1, 4, 16, 32)
-SIDES = {"kept": "1", "given_back": "0"}
+SIDES = {"kept": {allocation.VARIABLE: "1"}, "given_back": {allocation.VARIABLE: "0"}}
+"""Environments of workers: as they are, and without what is measured."""
 WARM_UP = 3
 
 
@@ -40,74 +45,84 @@ def latency_ms(worker: ModelWorker, batch: int, seconds: float) -> float:
     return statistics.median(found)
 
 
-def measure(model: UnpackedModel, batch: int, rounds: int, seconds: float) -> Row:
+def measure(
+    model: UnpackedModel, batch: int, sides: Mapping[str, Row], rounds: int, seconds: float
+) -> Row:
     """Latencies of both sides by round."""
     core = [min(os.sched_getaffinity(0))]
     row: Row = {"model": model.name, "batch": batch}
-    workers = {
-        name: ModelWorker(
-            model, threads=1, cores=core, batch=batch, variables={"SHUNTER_KEEP_MEMORY": value}
-        ).start()
-        for name, value in SIDES.items()
-    }
-    try:
+    with ExitStack() as stack:
+        workers = {}
+        for name, variables in sides.items():
+            worker = ModelWorker(model, threads=1, cores=core, batch=batch, variables=variables)
+            stack.callback(worker.close)
+            workers[name] = worker.start()
         for worker in workers.values():
             for _ in range(WARM_UP):
                 worker.run([REQUEST] * batch)
-        rows: dict[str, list[float]] = {name: [] for name in SIDES}
+        rows: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(rounds):
-            for name in sorted(SIDES, reverse=bool(number % 2)):
+            for name in sorted(sides, reverse=bool(number % 2)):
                 rows[name].append(latency_ms(workers[name], batch, seconds))
         for name, worker in workers.items():
             row[name] = {"ms": rows[name], "peak_mib": worker.peak_bytes / 2**20}
-    finally:
-        for worker in workers.values():
-            worker.close()
     return row
 
 
-def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
+def summarise(samples: list[Row], sides: Mapping[str, Row]) -> tuple[list[Row], Row]:
     """A row for each model and batch size, and the headline."""
+    ours, without = sides
     rows = []
     for sample in samples:
         row: Row = {"model": sample["model"], "batch": sample["batch"]}
-        for name in SIDES:
+        for name in sides:
             ms = statistics.median(sample[name]["ms"])
             row[name] = {"ms": ms, "peak_mib": sample[name]["peak_mib"]}
-        row["speedup"] = paired_ratio(sample["given_back"]["ms"], sample["kept"]["ms"])
+        row["speedup"] = paired_ratio(sample[without]["ms"], sample[ours]["ms"])
         rows.append(row)
     speedups = [row["speedup"]["median"] for row in rows]
     return rows, {
         "geomean_speedup": statistics.geometric_mean(speedups),
         "worst_speedup": min(speedups),
         "worst_memory_ratio": max(
-            row["kept"]["peak_mib"] / row["given_back"]["peak_mib"] for row in rows
+            row[ours]["peak_mib"] / row[without]["peak_mib"] for row in rows
         ),
     }
 
 
-def main() -> None:
-    """Run and write the result."""
-    args = Parser(__doc__).arguments()
-    models = MODELS[:1] if args.quick else MODELS
+def compare(
+    name: str,
+    models: Sequence[str],
+    batches: Sequence[int],
+    sides: Mapping[str, Row],
+    args: argparse.Namespace,
+    settings: Row | None = None,
+) -> None:
+    """Measure and write the result; ``sides``: ours first. A quick run has the first model only.
+
+    ``settings``: for the handler.
+    """
+    models = models[:1] if args.quick else models
     seconds = 0.3 if args.quick else 1.0
-    progress = Progress(len(models) * len(BATCHES))
+    progress = Progress(len(models) * len(batches))
     samples: list[Row] = []
-    for name in models:
+    for each in models:
         with tempfile.TemporaryDirectory() as folder:
-            archive = pack_model(BENCH / "models" / name, Path(folder))
+            archive = pack_model(BENCH / "models" / each, Path(folder), settings)
             model = unpack(archive, Path(folder) / "unpacked")
-            for batch in BATCHES:
-                progress.step(f"{name}, batch {batch}")
-                samples.append(measure(model, batch, args.rounds, seconds))
-                keep(NAME, args.quick, samples)
-    rows, headline = summarise(samples)
-    path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
+            for batch in batches:
+                progress.step(f"{each}, batch {batch}")
+                samples.append(measure(model, batch, sides, args.rounds, seconds))
+                keep(name, args.quick, samples)
+    rows, headline = summarise(samples, sides)
+    path = write_result(name, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:
-        ratio = row["speedup"]["median"]
-        print(f"{row['model']}, batch {row['batch']}: {row['kept']['ms']:.1f} ms, {ratio:.2f} x")
+        ms, ratio = row[next(iter(sides))]["ms"], row["speedup"]
+        between = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        title = f"{row['model']}, batch {row['batch']}"
+        print(f"{title}: {ms:.1f} ms, {ratio['median']:.2f} x ({between})")
     print(json.dumps(headline), path.name)
 
 
 if __name__ == "__main__":
-    main()
+    compare(NAME, MODELS, BATCHES, SIDES, Parser(__doc__).arguments())

@@ -6,7 +6,8 @@ Shunter has a profile of the model and changes its configuration by itself while
 
 Its workers keep the memory of a batch for the next one (``bench/allocation.py``). An operator can
 have that with stock workers, by variables of the environment, so stock has them here too ("same
-memory"): what is left is the choice of the configuration. Two rivals, both tuned for each batch
+memory"). What is left is the choice of the configuration, and the convolutions of 1 x 1 of workers
+with one thread (``bench/pointwise.py``), for which stock has no variable. Two rivals, both tuned for each batch
 size: one fat worker (all cores) at its best delay, and the best of all settings (one fat worker,
 or one single-threaded worker per core; batch size; delay). They are selected in a first pass and
 measured in a second one. ``--plain`` adds stock as it comes, tuned likewise in that environment.
@@ -16,8 +17,8 @@ A measurement lasts three seconds, or a quarter of a second for each client if t
 twice as long where that was less than two requests of each client.
 
 Examples:
-    python bench/packrat_serving.py                 # 4 to 7 rounds, about 50 minutes
-    python bench/packrat_serving.py --plain         # about 80 minutes
+    python bench/packrat_serving.py                 # 4 to 7 rounds, about 35 minutes
+    python bench/packrat_serving.py --plain         # about 60 minutes
     python bench/packrat_serving.py --quick         # two batch sizes, settings of the full run
 """
 

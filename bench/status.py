@@ -49,6 +49,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "packrat_micro": (*PLANS, "handlers/placement"),
     "packrat_reconfigure": (*TORCHSERVE, "plugins/control"),
     "packrat_serving": (*TORCHSERVE, *PLANS),
+    "pointwise": ("handlers/placement",),
     "preempt": PREEMPTION,
     "profile_cost": PLANS,
     "protean_cpu": (*TORCHSERVE, *PREEMPTION, *PLACEMENT),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
 
-from shunter.handlers.placement import gentle
+from shunter.handlers.placement import gentle, pointwise
 from shunter.handlers.pool.handover import CONTINUES_VARIABLE
 from shunter.handlers.torchserve.connection import DIED, Connection
 from shunter.handlers.torchserve.inbox import BUFFER_SIZE, Disconnected
@@ -133,6 +133,7 @@ def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> 
     try:
         if threads is not None:
             use_threads(threads)
+        pointwise.use()
         worker = Worker(args, on_loaded)
         worker.run_server()
     except LoadFailed:

@@ -10,7 +10,7 @@ import torch
 from ts.service import Service
 
 from shunter.allocator.memory.host import available_bytes
-from shunter.handlers.placement import gentle
+from shunter.handlers.placement import gentle, pointwise
 from shunter.handlers.pool.models import PooledModels
 from shunter.handlers.pool.reception import Reception
 from shunter.handlers.pool.report import Report
@@ -28,6 +28,7 @@ def run(reception: Reception, threads: int, environ: Mapping[str, str]) -> int:
     log_lines()
     LINES.start()  # else it would be taken for a thread of the model that logs first
     use_threads(threads)
+    pointwise.use()
     weights = folder_of(environ)
     assert weights is not None, "who belongs to no server has no seats"
     driver, hot = None, 0
