@@ -80,8 +80,8 @@ class Connection:
         self._probed_ns = 0
         self._busy_since_ns = 0
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
-        self._asked = self._doubted_ns = 0
-        """Signs of life asked for in vain, and when the server was heard before that."""
+        self._asked = self._unanswered_ns = 0
+        """How often it was asked since the server was heard, and when that was."""
         self._ended = 0
         """Calls since the server was told, when it is told next, what is done."""
         self._is_receiving = False

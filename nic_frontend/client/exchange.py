@@ -169,6 +169,9 @@ class Exchange(Connection):
         if self.now >= self._ask_due_ns:
             self._ask_due_ns = self.now + self._ask_wait_ns
             self._ask_wait_ns = min(2 * self._ask_wait_ns, MOST_ASK_NS)
+            if self._unanswered_ns != core.heard_ns:
+                self._unanswered_ns, self._asked = core.heard_ns, 0
+            self._asked += 1
             self._ask_now(core)
 
     def _ask_now(self, core: NativeSession) -> None:
@@ -245,18 +248,14 @@ class Exchange(Connection):
             self._begin_opening()
 
     def _is_asked_in_vain(self, core: NativeSession) -> bool:
-        """Whether it does not answer; else it is asked now, or soon."""
-        if self._doubted_ns != core.heard_ns or not self._asked:
-            self._doubted_ns, self._asked = core.heard_ns, 0
+        """Whether it does not answer; else it is asked, if it is time to."""
+        if self._unanswered_ns != core.heard_ns:
             self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
-        if self.now < self._ask_due_ns:
-            return False
-        if self._asked == ASKS:
-            self._asked = 0
-            return True
-        self._asked += 1
         self._ask(core)
-        return False
+        if self._asked <= ASKS:
+            return False
+        self._asked = 0
+        return True
 
     def _end_late_calls(self) -> None:
         late = self._calls.late(self.now)

@@ -418,6 +418,15 @@ def test_who_did_not_run_for_a_while_asks_before_it_doubts_the_server(table):
     assert table.exchange.core.session == 1 and not call.done
 
 
+def test_a_silent_server_is_doubted_too_where_all_wait_for_credit(table):
+    for _ in range(5):
+        table.submit(idempotent=True)
+    for req_id in range(1, 5):
+        table.say(MessageType.ERROR, req_id=req_id, status=500, credit=4)
+    table.pass_time(2 * SILENCE_NS)
+    assert MessageType.HELLO in table.kinds()
+
+
 def unknown(table):
     """Somebody says that there is no such session, and the client asks whether that is so."""
     table.clock.now += MS
