@@ -2,11 +2,11 @@
 
 torch gives convolutions to oneDNN. Those of 1 x 1 with stride 1 it does not, where one thread works
 on a batch of less than 16 (``ConvParams::use_mkldnn`` in ATen's ``Convolution.cpp``): then it calls
-a matrix product of its own, which was faster once. Most of ResNet's convolutions are such ones, and
-a worker with one thread takes 1.3 to 1.6 times as long for them as it must: a batch of 15 longer
-than one of 16 (``bench/pointwise.py``). So what torch would call then is replaced in the worker; it
-calls oneDNN where there is enough to do, else what it was. Results differ as those of batches
-below and above 16 always have: in the last digits.
+a matrix product of its own. Most of ResNet-50's convolutions are such ones, and one thread takes
+up to 1.4 times as long for all of the network: for a batch of 15 longer than for one of 16
+(``bench/pointwise.py``). So what torch would call then is replaced in the worker; it calls oneDNN
+where there is enough to do, else what it was. Results differ as those of batches below and above 16
+always have: in the last digits.
 
 Processors differ, so each worker tries both at the first such convolution. A torch that cannot be
 told stays as it is, and ``SHUNTER_POINTWISE=0`` leaves any as it is.
@@ -72,6 +72,8 @@ def _forward_of(torch: Any, usual: Any, onednn: Any) -> Callable[..., Any]:
 
     @cache
     def is_faster() -> bool:
+        if not torch.backends.mkldnn.is_available():
+            return False
         pictures, channels, side, filters = _TRIAL
         x = torch.ones(pictures, channels, side, side)
         weight = torch.ones(filters, channels, 1, 1)
@@ -89,8 +91,7 @@ def _forward_of(torch: Any, usual: Any, onednn: Any) -> Callable[..., Any]:
             and x.dtype == torch.float32
             and x.ndim == 4
             and torch.get_num_threads() == 1
-            and torch.backends.mkldnn.is_available()
-            and torch._C._get_mkldnn_enabled()
+            and torch.backends.mkldnn.enabled
             and is_worth(x.shape, weight.shape[0])
             and is_faster()
         ):
