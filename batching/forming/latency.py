@@ -33,7 +33,7 @@ CAUTION = 2.0
 """Mean errors that are added where a deadline is at stake."""
 UNVARIED = 0.25
 """Weighted squared deviations of the size below which all recent batches had one size."""
-TRY_OF, TRY = 64, 16
+TRY_OF, TRY = 32, 16
 """Of so many such batches in a row, that many are followed by a try of another size."""
 
 

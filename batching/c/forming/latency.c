@@ -15,7 +15,7 @@
 #define SLOPE_MEMORY 16.0
 #define CAUTION 2.0
 #define UNVARIED 0.25
-#define TRY_OF 64
+#define TRY_OF 32
 #define TRY 16
 
 void shunter_latency_fit_init(

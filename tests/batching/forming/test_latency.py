@@ -114,8 +114,8 @@ def test_now_and_again_it_is_half_of_the_latency_while_all_batches_have_one_size
         worth.append(fit.worth_ns)
     assert fit.fixed_ns < 3 * MS  # the slope that it was told, and no sign of anything else
     tries = [w for w in worth[-256:] if w > 10 * MS]
-    assert len(tries) == 256 // 4
-    assert tries == pytest.approx([20.5 * MS] * 64, rel=0.1)
+    assert len(tries) == 256 // 2
+    assert tries == pytest.approx([20.5 * MS] * 128, rel=0.1)
     fitted(2, fixed=19.0, per_request=22.0, sizes=(2,), noise=0, fit=fit)
     assert fit.worth_ns == int(fit.fixed_ns)  # two of another size say what it is
 

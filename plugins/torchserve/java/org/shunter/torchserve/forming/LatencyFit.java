@@ -16,7 +16,7 @@ public final class LatencyFit {
     private static final double SLOPE_MEMORY = 16.0;
     private static final double CAUTION = 2.0;
     private static final double UNVARIED = 0.25;
-    private static final int TRY_OF = 64;
+    private static final int TRY_OF = 32;
     private static final int TRY = 16;
 
     private double fixedNs;
