@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,11 @@ import pytest
 
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
+
+with warnings.catch_warnings():
+    # TorchServe leaves its version file open, which must not fail whatever test imports it first.
+    warnings.simplefilter("ignore", ResourceWarning)
+    import ts  # noqa: F401
 
 GOLDEN = Path(__file__).parent / "golden"
 

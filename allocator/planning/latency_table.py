@@ -49,6 +49,10 @@ class LatencyTable:
         """The same instances with batches of at most ``batch``; their sum may be larger."""
         return self if batch >= self.batch else LatencyTable(self.ms[:, :batch])
 
+    def adding(self, ms: float) -> LatencyTable:
+        """The same instances where each request adds ``ms`` >= 0 to its batch."""
+        return LatencyTable(self.ms + ms * np.arange(1, self.batch + 1)) if ms else self
+
     def largest(self, ms: float, capacity: int, batch: int) -> Vector:
         """Largest batch, at most ``batch``, within ``ms``, by threads 0..capacity."""
         item = np.zeros(capacity + 1)

@@ -157,8 +157,11 @@ void shunter_learn(
     }
     seen->threshold.alpha = served->policy.alpha;
     seen->threshold.cap = served->policy.threshold_cap;
-    const int64_t hold = shunter_forming_hold_ns(
-        (double)shunter_line(served).fixed_ns, (int64_t)served->policy.max_wait_ns);
+    const int64_t worth = shunter_latency_fit_known(&seen->fit)
+                              ? shunter_latency_fit_worth_ns(&seen->fit)
+                              : (int64_t)served->policy.fixed_ns;
+    const int64_t hold =
+        shunter_forming_hold_ns((double)worth, (int64_t)served->policy.max_wait_ns);
     const int64_t waiting =
         (int64_t)(served->lists[0].rows + served->lists[1].rows + waiting_ahead);
     shunter_adaptive_threshold_answered(

@@ -31,6 +31,10 @@ SLOPE_MEMORY = 16.0
 """Weight of the slope that was known, in units of weighted squared deviations of the size."""
 CAUTION = 2.0
 """Mean errors that are added where a deadline is at stake."""
+UNVARIED = 0.25
+"""Weighted squared deviations of the size below which all recent batches had one size."""
+TRY_OF, TRY = 32, 16
+"""Of so many such batches in a row, that many are followed by a try of another size."""
 
 
 class LatencyFit:
@@ -114,6 +118,19 @@ class LatencyFit:
     def predict_ns(self, size: int) -> int:
         """Predicted latency of a batch of ``size`` requests."""
         return int(self.fixed_ns + size * self.per_request_ns)
+
+    @property
+    def worth_ns(self) -> int:
+        """What one batch less may save, at most: the fixed cost, as far as sizes tell it.
+
+        While all recent batches had one size nothing does, and the line keeps what it was told by
+        sizes of long ago, perhaps no fixed cost at all. Half of the latency is taken then, now and
+        again: a size that is not tried is not seen to be better.
+        """
+        fixed = self.fixed_ns
+        if self._size_size < UNVARIED and self.batches % TRY_OF < TRY:
+            fixed = max(fixed, self._latency / 2.0)
+        return int(fixed)
 
     @property
     def caution_ns(self) -> int:

@@ -35,15 +35,16 @@ RETURNING_ENOUGH = 0.75
 """A worker is held back only while at least this share comes back."""
 
 
-def hold_ns(fixed_ns: float, max_wait_ns: int) -> int:
+def hold_ns(worth_ns: float, max_wait_ns: int) -> int:
     """How long a worker may be held back after an answer, in nanoseconds; 0 when not worth it.
 
-    ``fixed_ns`` is the fixed part of a batch's predicted latency.
+    ``worth_ns`` is what one batch less may save: the fixed part of a batch's predicted latency, or
+    what may be it (:attr:`~shunter.batching.forming.latency.LatencyFit.worth_ns`).
 
     >>> hold_ns(4e6, 5_000_000), hold_ns(4e6, 1_000_000), hold_ns(2e5, 5_000_000)
     (3000000, 1000000, 0)
     """
-    hold = min(int(SHARE_OF_FIXED_COST * fixed_ns), max_wait_ns)
+    hold = min(int(SHARE_OF_FIXED_COST * worth_ns), max_wait_ns)
     return hold if hold >= SHORTEST_HOLD_NS else 0
 
 

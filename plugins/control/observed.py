@@ -10,6 +10,9 @@ from shunter.allocator.planning.profile import Profile
 from shunter.batching.page.records import Commands, GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 
+ENOUGH = 32
+"""Batches after which a worker group's fitted line is believed."""
+
 
 @dataclass(frozen=True)
 class GroupShare:
@@ -83,6 +86,23 @@ class Observed:
         Workers that give way to strict work want none either.
         """
         return sum(g.group_threads * g.group_instances for g in self.groups() if not g.group_yields)
+
+    @property
+    def fitted(self) -> GroupTelemetry | None:
+        """The group whose line has seen most batches; None where none says what a batch takes.
+
+        Those that stand still for strict work do not, nor several that fight for the same threads.
+        """
+        groups = self.groups()
+        alone = sum(each.group_instances for each in groups) == 1
+        known = [
+            each
+            for each in groups
+            if each.group_fitted >= ENOUGH
+            and not each.group_yields
+            and (each.group_threads or alone)
+        ]
+        return max(known, key=lambda each: each.group_fitted, default=None)
 
     @property
     def yields(self) -> bool:

@@ -21,6 +21,7 @@ from shunter.allocator.planning.optimizer import (
 )
 from shunter.allocator.planning.profile import Profile
 from shunter.allocator.planning.profile_table import latency_table, memory_of
+from shunter.allocator.planning.serving_cost import ServingCost
 from shunter.allocator.planning.sharing import Demand, share_cores
 from shunter.batching.page.slices import Slice
 from shunter.plugins.control.observed import Observed, Wanted
@@ -40,8 +41,13 @@ class PlannedModel:
     profile: Profile | None = None
     ceiling: int = 0
     """Largest batch of one instance, as registered."""
-    table: LatencyTable = field(init=False)
+    profiled: LatencyTable = field(init=False)
     """Up to the ceiling."""
+    table: LatencyTable = field(init=False)
+    """The same with what serving adds."""
+    cost: ServingCost = field(default_factory=ServingCost)
+    arrivals: int = 0
+    """Requests offered when it was last looked at."""
     memory: Memory = field(init=False)
     target: Configuration | None = None
     """What it shall run, until it does."""
@@ -70,8 +76,30 @@ class PlannedModel:
         if profile is self.profile and ceiling == self.ceiling:
             return
         self.profile, self.ceiling = profile, ceiling
-        self.table = latency_table(profile).capped(ceiling)
+        self.profiled = latency_table(profile).capped(ceiling)
+        self._charge()
         self.memory = memory_of(profile.cells.values())
+
+    def heed(self, seen: Observed, gain: float) -> bool:
+        """See what serving adds to the profile; whether it is time to plan with that."""
+        if seen.arrivals == self.arrivals or self.profile is None:
+            return False
+        self.arrivals = seen.arrivals
+        group = seen.fitted
+        if group is None:
+            return False
+        share = -(-self.estimator.current // max(1, group.group_instances))
+        size = max(1, min(share, self.profiled.batch, group.group_cap))
+        threads = group.group_threads or self.profile.provenance.cores
+        profiled_ms = self.profiled.of(threads, size) / size
+        served_ms = (group.group_fixed_ns / size + group.group_per_request_ns) / 1e6
+        if not self.cost.heed(profiled_ms, served_ms, gain / 4):
+            return False
+        self._charge()
+        return True
+
+    def _charge(self) -> None:
+        self.table = self.profiled.adding(self.cost.each_ms)
         self.choices.clear()
 
     def tune(self, settings: ConfigurationSettings) -> None:

@@ -80,6 +80,7 @@ class Reconfiguration:
             model = self._model(slot, seen)
             model.request = max(model.request, requests.get(slot, 0), seen.change.change_request)
             due |= model.estimator.sample(seen.depth, now_ns) is not None
+            due |= model.heed(seen, self.settings.gain)
         for slot in self._models.keys() - eligible.keys():
             del self._models[slot]
         due |= self._look(slots, now_ns)

@@ -80,7 +80,7 @@ def threshold_tables() -> dict[str, Table]:
     return {
         "step": table("t c alpha cap next", rows),
         "adaptive": table("events states", adaptive_rows()),
-        "hold_ns": table("fixed_ns max_wait_ns hold_ns", hold_rows()),
+        "hold_ns": table("worth_ns max_wait_ns hold_ns", hold_rows()),
     }
 
 
@@ -144,7 +144,7 @@ def fit_rows() -> Any:
             latency = latency // 100 if run % 4 == 3 and i > 30 else latency
             fit.observe(size, latency)
             observed.append([size, latency])
-            known.append([fit.fixed_ns, fit.per_request_ns, fit.error_ns])
+            known.append([fit.fixed_ns, fit.per_request_ns, fit.error_ns, float(fit.worth_ns)])
         yield observed, known
 
 

@@ -5,11 +5,6 @@ import warnings
 
 import pytest
 
-with warnings.catch_warnings():
-    # TorchServe leaves its version file open, which must not fail whatever test imports it first.
-    warnings.simplefilter("ignore", ResourceWarning)
-    import ts  # noqa: F401
-
 METRICS = """
 model_metrics:
   gauge:

@@ -21,7 +21,7 @@
 #define SHUNTER_FORMING_IDLE 1.0 /* for none it is worth waiting */
 
 double shunter_forming_step(double t, double c, double alpha, double cap);
-int64_t shunter_forming_hold_ns(double fixed_ns, int64_t max_wait_ns);
+int64_t shunter_forming_hold_ns(double worth_ns, int64_t max_wait_ns);
 
 struct shunter_adaptive_threshold {
     double alpha, cap; /* may be changed at any time */
@@ -79,6 +79,8 @@ void shunter_latency_fit_observe(
 /* Whether anything was observed. */
 bool shunter_latency_fit_known(const struct shunter_latency_fit *fit);
 struct shunter_latency_line shunter_latency_fit_line(const struct shunter_latency_fit *fit);
+/* What one batch less may save, at most. */
+int64_t shunter_latency_fit_worth_ns(const struct shunter_latency_fit *fit);
 /* What is added to a prediction where a deadline is at stake. */
 int64_t shunter_latency_fit_caution_ns(const struct shunter_latency_fit *fit);
 

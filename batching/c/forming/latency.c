@@ -14,6 +14,9 @@
 #define ERROR_WEIGHT 0.125
 #define SLOPE_MEMORY 16.0
 #define CAUTION 2.0
+#define UNVARIED 0.25
+#define TRY_OF 32
+#define TRY 16
 
 void shunter_latency_fit_init(
     struct shunter_latency_fit *fit, double fixed_ns, double per_request_ns) {
@@ -27,6 +30,12 @@ bool shunter_latency_fit_known(const struct shunter_latency_fit *fit) {
 struct shunter_latency_line shunter_latency_fit_line(const struct shunter_latency_fit *fit) {
     return (struct shunter_latency_line){
         shunter_whole(fit->fixed_ns), shunter_whole(fit->per_request_ns)};
+}
+
+int64_t shunter_latency_fit_worth_ns(const struct shunter_latency_fit *fit) {
+    const bool tries = fit->size_size < UNVARIED && fit->batches % TRY_OF < TRY;
+    return shunter_whole(
+        tries ? shunter_larger(fit->fixed_ns, fit->latency / 2.0) : fit->fixed_ns);
 }
 
 int64_t shunter_latency_fit_caution_ns(const struct shunter_latency_fit *fit) {

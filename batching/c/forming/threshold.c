@@ -7,8 +7,8 @@
 #define RETURNING_WEIGHT 0.125
 #define RETURNING_ENOUGH 0.75
 
-int64_t shunter_forming_hold_ns(double fixed_ns, int64_t max_wait_ns) {
-    const int64_t share = shunter_whole(SHARE_OF_FIXED_COST * fixed_ns);
+int64_t shunter_forming_hold_ns(double worth_ns, int64_t max_wait_ns) {
+    const int64_t share = shunter_whole(SHARE_OF_FIXED_COST * worth_ns);
     const int64_t hold = max_wait_ns < share ? max_wait_ns : share;
     return hold >= SHORTEST_HOLD_NS ? hold : 0;
 }

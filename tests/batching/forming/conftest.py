@@ -66,6 +66,7 @@ _OTHERS = {
     "latency_fit_observe": (None, [_FIT, _U32, _I64]),
     "latency_fit_known": (_FLAG, [_FIT]),
     "latency_fit_line": (Line, [_FIT]),
+    "latency_fit_worth_ns": (_I64, [_FIT]),
     "latency_fit_caution_ns": (_I64, [_FIT]),
 }
 

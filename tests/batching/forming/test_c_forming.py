@@ -71,7 +71,8 @@ def test_the_latency_fit_is_the_golden_one(c_rules, golden):
         rule, known = c_rules.fit(), []
         for seen in observed:
             rule.observe(*seen)
-            known.append([rule.fixed_ns, rule.per_request_ns, rule.error_ns])
+            worth = float(rule.worth_ns())
+            known.append([rule.fixed_ns, rule.per_request_ns, rule.error_ns, worth])
         assert known == expected
 
 
@@ -193,6 +194,7 @@ def test_a_latency_fit_is_that_of_python(c_rules, observed, start):
         assert (ours.fixed_ns, ours.per_request_ns) == (theirs.fixed_ns, theirs.per_request_ns)
         assert (ours.error_ns, ours.batches) == (theirs.error_ns, theirs.batches)
         assert (ours.known(), ours.caution_ns()) == (theirs.known, theirs.caution_ns)
+        assert ours.worth_ns() == theirs.worth_ns
         line = ours.line()
         assert (line.fixed_ns, line.per_request_ns) == (
             int(theirs.fixed_ns),

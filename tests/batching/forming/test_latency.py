@@ -25,7 +25,7 @@ def test_the_golden_table_holds(golden):
         fit, found = LatencyFit(), []
         for size, latency in observed:
             fit.observe(size, latency)
-            found.append([fit.fixed_ns, fit.per_request_ns, fit.error_ns])
+            found.append([fit.fixed_ns, fit.per_request_ns, fit.error_ns, fit.worth_ns])
         assert found == known
 
 
@@ -97,6 +97,27 @@ def test_a_line_that_is_known_from_elsewhere_holds_until_batches_were_seen():
     fit = LatencyFit(4.0 * MS, 3.0 * MS)
     assert fit.predict_ns(8) == 28 * MS
     assert not fit.known
+
+
+def test_what_a_batch_less_saves_is_the_fixed_cost_once_sizes_tell_it():
+    fit = fitted(60, noise=0)
+    assert fit.worth_ns == int(fit.fixed_ns)
+    assert fit.worth_ns == pytest.approx(4 * MS, rel=0.01)
+
+
+def test_now_and_again_it_is_half_of_the_latency_while_all_batches_have_one_size():
+    fit = fitted(300, fixed=0.0, per_request=41.0, sizes=(1, 2), noise=0)
+    assert fit.worth_ns < MS
+    worth = []
+    for i in range(400):
+        fitted(1, fixed=19.0, per_request=22.0, sizes=(1,), seed=i, fit=fit)
+        worth.append(fit.worth_ns)
+    assert fit.fixed_ns < 3 * MS  # the slope that it was told, and no sign of anything else
+    tries = [w for w in worth[-256:] if w > 10 * MS]
+    assert len(tries) == 256 // 2
+    assert tries == pytest.approx([20.5 * MS] * 128, rel=0.1)
+    fitted(2, fixed=19.0, per_request=22.0, sizes=(2,), noise=0, fit=fit)
+    assert fit.worth_ns == int(fit.fixed_ns)  # two of another size say what it is
 
 
 def test_caution_is_twice_the_error():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.batching.forming.latency import LatencyFit
 from shunter.batching.forming.threshold import (
     IDLE,
     AdaptiveThreshold,
@@ -92,12 +93,15 @@ class ClosedLoop:
     """Clients that send when they have an answer, workers, and the rule between them.
 
     A batch of n takes ``fixed + n * per_request`` ms, a client sends ``away`` ms after its answer.
+    A worker is held back as the true fixed cost says, or as a ``fit`` to what was seen does.
     """
 
-    def __init__(self, clients, workers=1, fixed=4.0, per_request=3.0, away=0.5, cap=64, seed=1):
+    def __init__(
+        self, clients, workers=1, fixed=4.0, per_request=3.0, away=0.5, cap=64, seed=1, fit=None
+    ):
         self.choose, self.rule = random.Random(seed), AdaptiveThreshold()
         self.fixed, self.per_request, self.away, self.cap = fixed, per_request, away, cap
-        self.hold = hold_ns(fixed * MS, 5 * MS)
+        self.fit, self.hold = fit, hold_ns(fixed * MS, 5 * MS)
         self.events, self.order = [], 0
         self.queue, self.arrivals, self.now = [], 0, 0
         self.free = dict.fromkeys(range(workers), -1)
@@ -119,7 +123,10 @@ class ClosedLoop:
                 self.arrivals += 1
                 self.queue.append((self.now, what))
             elif kind == "answer":
-                worker, batch = what
+                worker, batch, lasted = what
+                if self.fit:
+                    self.fit.observe(len(batch), int(lasted))
+                    self.hold = hold_ns(self.fit.worth_ns, 50 * MS)
                 self.free[worker] = self.now
                 self.ends.append(self.now)
                 self.rule.answered(self.now, len(batch), len(self.queue), self.arrivals, self.hold)
@@ -144,7 +151,7 @@ class ClosedLoop:
             self.sizes.append(size)
             worker = next(iter(self.free))
             del self.free[worker]
-            self.push(self.now + lasts * MS, "answer", (worker, batch))
+            self.push(self.now + lasts * MS, "answer", (worker, batch, lasts * MS))
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 5, 8, 16, 29])
@@ -165,6 +172,31 @@ def test_several_workers_find_their_share_of_the_clients(clients, workers):
 def test_the_number_is_found_within_a_dozen_batches_or_so(clients, seed):
     loop = ClosedLoop(clients, seed=seed).run(5)
     assert statistics.median(loop.sizes[30:60]) == clients
+
+
+@pytest.mark.parametrize("clients", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_line_without_fixed_cost_does_not_keep_batches_from_forming_for_long(clients, seed):
+    # A slow first batch of two told the line that everything is by the request; while nobody is
+    # waited for, only single ones follow, which say nothing else.
+    fit = LatencyFit()
+    for size, latency in [(1, 900), (1, 300), *[(1, 41), (2, 82)] * 20, *[(1, 41)] * 20]:
+        fit.observe(size, latency * MS)
+    loop = ClosedLoop(clients, fixed=19.0, per_request=22.0, away=1.0, seed=seed, fit=fit).run(8)
+    assert statistics.mean(loop.sizes[-10:]) == clients
+
+
+class NeverTries(LatencyFit):
+    worth_ns = property(lambda self: int(self.fixed_ns))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trying_to_wait_costs_little_where_nothing_is_to_be_gained(seed):
+    def answered(fit):
+        loop = ClosedLoop(2, fixed=0.0, per_request=40.0, away=5.0, seed=seed, fit=fit).run(60)
+        return sum(loop.sizes)
+
+    assert answered(LatencyFit()) > 0.97 * answered(NeverTries())
 
 
 def test_clients_that_take_long_are_not_waited_for():

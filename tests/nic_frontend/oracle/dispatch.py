@@ -145,7 +145,8 @@ class Dispatch:
         self.adaptive.alpha = self.policy.alpha
         self.adaptive.cap = self.policy.threshold_cap
         waiting = sum(line.rows for line in self.lines) + (following.rows if following else 0)
-        hold = hold_ns(float(self._line[0]), self.policy.max_wait_ns)
+        worth = self.fit.worth_ns if self.fit.known else self.policy.fixed_ns
+        hold = hold_ns(float(worth), self.policy.max_wait_ns)
         self.adaptive.answered(at_ns, run.rows, waiting, self._new, hold)
         return run
 

@@ -72,6 +72,8 @@ class World:
             "profile": profile() if of is None else of,
             "has_lists": has_lists,
             "yields": yields,
+            "served": (0.0, 0.0, 0),
+            "arrivals": 0,
         }
 
     def cycle(self, seconds=0.5):
@@ -94,6 +96,7 @@ class World:
 
     @staticmethod
     def _observed(state):
+        fixed_ms, request_ms, fitted = state["served"]
         groups = [
             GroupTelemetry(
                 **{
@@ -102,6 +105,9 @@ class World:
                     "group_threads": g.threads,
                     "group_cap": g.batch,
                     "group_yields": state["yields"],
+                    "group_fixed_ns": round(fixed_ms * 1e6),
+                    "group_per_request_ns": round(request_ms * 1e6),
+                    "group_fitted": fitted,
                 }
             )
             for g in state["configuration"]
@@ -113,6 +119,7 @@ class World:
             state["change"],
             state["profile"],
             state["has_lists"],
+            state["arrivals"],
         )
 
 
@@ -164,6 +171,54 @@ def test_a_small_gain_is_not_worth_new_processes():
     world.add(0, "2x1x8", depth=1, of=equal)
     world.run()
     assert world.runs(0) == "2x1x8"
+
+
+NEAR = {(1, 1): 8.0, (1, 8): 50.0, (2, 1): 5.0, (2, 16): 51.5}
+"""Two instances are 3 % ahead with 16 requests: by the profile alone not worth a change."""
+
+
+def serve(world, fixed_ms, request_ms, fitted=100, seconds=30):
+    """Sixteen clients for so long; every batch takes that."""
+    world.slots[0] |= {"depth": 16, "served": (fixed_ms, request_ms, fitted)}
+    for _ in range(seconds):
+        world.slots[0]["arrivals"] += 16
+        world.run(1)
+
+
+def test_what_serving_adds_to_each_request_counts_against_one_fat_instance():
+    world = World()
+    world.add(0, batch_size=16, of=profile(NEAR))
+    serve(world, 0.0, 51.5 / 16)
+    assert world.runs(0) == "1x0x8"
+    serve(world, 0.0, 51.5 / 16 + 0.6)
+    assert world.runs(0) == "2x1x8"
+    serve(world, 0.0, 50.0 / 8 + 0.6)
+    assert world.runs(0) == "2x1x8"
+    assert world.policy.wanted(0).request == 1
+
+
+@pytest.mark.parametrize(
+    ("added_ms", "given"),
+    [
+        (0.6, {"fitted": 9}),
+        (0.6, {"yields": 1}),
+        (-2.0, {}),
+    ],
+    ids=["a line of a few batches", "workers that stand still for others", "faster"],
+)
+def test_a_line_that_says_nothing_of_serving_changes_nothing(added_ms, given):
+    world = World()
+    world.add(0, batch_size=16, of=profile(NEAR), yields=given.get("yields", 0))
+    serve(world, 0.0, 51.5 / 16 + added_ms, fitted=given.get("fitted", 100))
+    assert world.policy.wanted(0) is None
+
+
+def test_a_fitted_line_is_read_only_when_requests_came():
+    world = World()
+    world.add(0, batch_size=16, depth=16, of=profile(NEAR))
+    world.slots[0] |= {"served": (0.0, 51.5 / 16 + 0.6, 100)}
+    world.run(60)
+    assert world.policy.wanted(0) is None
 
 
 @pytest.mark.parametrize(

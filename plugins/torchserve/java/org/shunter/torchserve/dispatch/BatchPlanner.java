@@ -103,7 +103,7 @@ final class BatchPlanner {
         builder.ended(batch, nowNs);
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
-        deliberateWait.answered(nowNs, batch.size(), waiting, arrivals, forecast.fixedNs(worker));
+        deliberateWait.answered(nowNs, batch.size(), waiting, arrivals, forecast.worthNs(worker));
     }
 
     /** Requests worth a batch, per worker. */

@@ -44,15 +44,15 @@ final class DeliberateWait {
         adaptive.settle(now, arrivals);
     }
 
-    /** A batch of that size was answered. */
+    /** A batch of that size was answered; one less may save {@code worthNs}. */
     void answered(
             final long now,
             final int size,
             final long waiting,
             final long arrivals,
-            final long fixedNs) {
+            final long worthNs) {
         adaptive.tune(commands.alpha, commands.thresholdCap);
-        final long holdNs = AdaptiveThreshold.holdNs(fixedNs, maxWaitUs() * 1000);
+        final long holdNs = AdaptiveThreshold.holdNs(worthNs, maxWaitUs() * 1000);
         adaptive.answered(now, size, waiting, arrivals, holdNs);
     }
 

@@ -24,6 +24,12 @@ final class Forecast {
         return fit.known() ? (long) fit.fixedNs() : commands.latencyFixedNs;
     }
 
+    /** What one batch less may save, at most; 0: nothing is known. */
+    long worthNs(final BatchWorker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? fit.worthNs() : commands.latencyFixedNs;
+    }
+
     /** The part for each request. */
     long perRequestNs(final BatchWorker worker) {
         final LatencyFit fit = worker.group.fit;

@@ -26,8 +26,8 @@ public final class AdaptiveThreshold {
     private long before;
 
     /** How long a worker may be held back after an answer; 0 when it is not worth it. */
-    public static long holdNs(final double fixedNs, final long maxWaitNs) {
-        final long hold = Math.min((long) (SHARE_OF_FIXED_COST * fixedNs), maxWaitNs);
+    public static long holdNs(final double worthNs, final long maxWaitNs) {
+        final long hold = Math.min((long) (SHARE_OF_FIXED_COST * worthNs), maxWaitNs);
         return hold >= SHORTEST_HOLD_NS ? hold : 0;
     }
 

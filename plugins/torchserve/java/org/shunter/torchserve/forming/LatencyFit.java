@@ -15,6 +15,9 @@ public final class LatencyFit {
     private static final double ERROR_WEIGHT = 0.125;
     private static final double SLOPE_MEMORY = 16.0;
     private static final double CAUTION = 2.0;
+    private static final double UNVARIED = 0.25;
+    private static final int TRY_OF = 32;
+    private static final int TRY = 16;
 
     private double fixedNs;
     private double perRequestNs;
@@ -94,6 +97,12 @@ public final class LatencyFit {
                 (sizeLatency + SLOPE_MEMORY * perRequestNs) / (sizeSize + SLOPE_MEMORY);
         perRequestNs = Math.max(0.0, Math.min(slope, latency / size));
         fixedNs = latency - perRequestNs * size;
+    }
+
+    /** What one batch less may save, at most. */
+    public long worthNs() {
+        final boolean tries = sizeSize < UNVARIED && batches % TRY_OF < TRY;
+        return (long) (tries ? Math.max(fixedNs, latency / 2.0) : fixedNs);
     }
 
     /** What is added to a prediction where a deadline is at stake. */
