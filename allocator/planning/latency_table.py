@@ -49,9 +49,9 @@ class LatencyTable:
         """The same instances with batches of at most ``batch``; their sum may be larger."""
         return self if batch >= self.batch else LatencyTable(self.ms[:, :batch])
 
-    def adding(self, ms: float) -> LatencyTable:
-        """The same instances where each request adds ``ms`` >= 0 to its batch."""
-        return LatencyTable(self.ms + ms * np.arange(1, self.batch + 1)) if ms else self
+    def adding(self, ms: float, up_to: float) -> LatencyTable:
+        """The same instances where each of the first ``up_to`` requests of a batch adds ``ms``."""
+        return LatencyTable(self.ms + ms * np.minimum(np.arange(1, self.batch + 1), up_to))
 
     def largest(self, ms: float, capacity: int, batch: int) -> Vector:
         """Largest batch, at most ``batch``, within ``ms``, by threads 0..capacity."""
@@ -67,6 +67,12 @@ class LatencyTable:
     def of(self, threads: int, batch: int) -> float:
         """Latency of one instance, in ms."""
         return float(self.rows([threads], batch)[0, batch - 1])
+
+    def at(self, threads: int, size: float) -> float:
+        """Latency of one instance with batches of a mean size, in ms."""
+        below = int(size)
+        low, high = self.of(threads, below), self.of(threads, min(below + 1, self.batch))
+        return low + (size - below) * (high - low) if size > below else low
 
     def efficient(self, threads: int, batch: int) -> int:
         """The largest batch, at most ``batch``, that serves nearly as many per second as any such.

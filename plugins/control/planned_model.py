@@ -48,6 +48,8 @@ class PlannedModel:
     cost: ServingCost = field(default_factory=ServingCost)
     arrivals: int = 0
     """Requests offered when it was last looked at."""
+    answered: tuple[int, int] = (0, 0)
+    """Batches and requests of the group that was."""
     memory: Memory = field(init=False)
     target: Configuration | None = None
     """What it shall run, until it does."""
@@ -88,18 +90,21 @@ class PlannedModel:
         group = seen.fitted
         if group is None:
             return False
-        share = -(-self.estimator.current // max(1, group.group_instances))
-        size = max(1, min(share, self.profiled.batch, group.group_cap))
+        before, self.answered = self.answered, (group.group_batches, group.group_requests)
+        batches, requests = (now - then for now, then in zip(self.answered, before, strict=True))
+        if batches <= 0 or requests < batches:  # counters of new workers
+            return False
+        size = min(requests / batches, self.profiled.batch)
         threads = group.group_threads or self.profile.provenance.cores
-        profiled_ms = self.profiled.of(threads, size) / size
-        served_ms = (group.group_fixed_ns / size + group.group_per_request_ns) / 1e6
-        if not self.cost.heed(profiled_ms, served_ms, gain / 4):
+        profiled_ms = self.profiled.at(threads, size)
+        served_ms = (group.group_fixed_ns + size * group.group_per_request_ns) / 1e6
+        if not self.cost.heed(size, profiled_ms, served_ms, gain / 4):
             return False
         self._charge()
         return True
 
     def _charge(self) -> None:
-        self.table = self.profiled.adding(self.cost.each_ms)
+        self.table = self.cost.charged(self.profiled)
         self.choices.clear()
 
     def tune(self, settings: ConfigurationSettings) -> None:

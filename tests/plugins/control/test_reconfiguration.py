@@ -74,6 +74,7 @@ class World:
             "yields": yields,
             "served": (0.0, 0.0, 0),
             "arrivals": 0,
+            "size": 1,
         }
 
     def cycle(self, seconds=0.5):
@@ -108,6 +109,8 @@ class World:
                     "group_fixed_ns": round(fixed_ms * 1e6),
                     "group_per_request_ns": round(request_ms * 1e6),
                     "group_fitted": fitted,
+                    "group_requests": state["arrivals"],
+                    "group_batches": state["arrivals"] // state["size"],
                 }
             )
             for g in state["configuration"]
@@ -177,24 +180,38 @@ NEAR = {(1, 1): 8.0, (1, 8): 50.0, (2, 1): 5.0, (2, 16): 51.5}
 """Two instances are 3 % ahead with 16 requests: by the profile alone not worth a change."""
 
 
-def serve(world, fixed_ms, request_ms, fitted=100, seconds=30):
-    """Sixteen clients for so long; every batch takes that."""
-    world.slots[0] |= {"depth": 16, "served": (fixed_ms, request_ms, fitted)}
+def serve(world, added_ms, clients=16, fitted=100, seconds=30):
+    """So many clients for so long; to each request a batch of theirs serving adds that."""
+    world.slots[0]["depth"] = clients
     for _ in range(seconds):
-        world.slots[0]["arrivals"] += 16
+        groups = world.slots[0]["configuration"]
+        instances, threads = groups[0].instances, groups[0].threads or 2
+        size = clients // instances
+        served_ms = NEAR[threads, size] + added_ms * size
+        world.slots[0] |= {"served": (0.0, served_ms / size, fitted), "size": size}
+        world.slots[0]["arrivals"] += clients
         world.run(1)
 
 
 def test_what_serving_adds_to_each_request_counts_against_one_fat_instance():
     world = World()
     world.add(0, batch_size=16, of=profile(NEAR))
-    serve(world, 0.0, 51.5 / 16)
+    serve(world, 0.0)
     assert world.runs(0) == "1x0x8"
-    serve(world, 0.0, 51.5 / 16 + 0.6)
+    serve(world, 0.6)
     assert world.runs(0) == "2x1x8"
-    serve(world, 0.0, 50.0 / 8 + 0.6)
+    serve(world, 0.6, seconds=300)
     assert world.runs(0) == "2x1x8"
     assert world.policy.wanted(0).request == 1
+
+
+def test_what_one_request_alone_is_slowed_down_by_says_nothing_of_large_batches():
+    world = World()
+    world.add(0, batch_size=16, of=profile(NEAR))
+    serve(world, 1.2, clients=1, seconds=100)
+    world.slots[0]["depth"] = 16  # all of them wait for the first answer
+    world.run(30)
+    assert world.policy.wanted(0) is None
 
 
 @pytest.mark.parametrize(
@@ -209,14 +226,14 @@ def test_what_serving_adds_to_each_request_counts_against_one_fat_instance():
 def test_a_line_that_says_nothing_of_serving_changes_nothing(added_ms, given):
     world = World()
     world.add(0, batch_size=16, of=profile(NEAR), yields=given.get("yields", 0))
-    serve(world, 0.0, 51.5 / 16 + added_ms, fitted=given.get("fitted", 100))
+    serve(world, added_ms, fitted=given.get("fitted", 100))
     assert world.policy.wanted(0) is None
 
 
 def test_a_fitted_line_is_read_only_when_requests_came():
     world = World()
     world.add(0, batch_size=16, depth=16, of=profile(NEAR))
-    world.slots[0] |= {"served": (0.0, 51.5 / 16 + 0.6, 100)}
+    world.slots[0] |= {"served": (0.0, 51.5 / 16 + 0.6, 100), "arrivals": 16, "size": 16}
     world.run(60)
     assert world.policy.wanted(0) is None
 
