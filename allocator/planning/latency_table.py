@@ -68,12 +68,6 @@ class LatencyTable:
         """Latency of one instance, in ms."""
         return float(self.rows([threads], batch)[0, batch - 1])
 
-    def at(self, threads: int, size: float) -> float:
-        """Latency of one instance with batches of a mean size, in ms."""
-        below = int(size)
-        low, high = self.of(threads, below), self.of(threads, min(below + 1, self.batch))
-        return low + (size - below) * (high - low) if size > below else low
-
     def efficient(self, threads: int, batch: int) -> int:
         """The largest batch, at most ``batch``, that serves nearly as many per second as any such.
 

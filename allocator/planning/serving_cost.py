@@ -12,6 +12,8 @@ seen than it was for the one that was.
 
 from __future__ import annotations
 
+import math
+
 from shunter.allocator.planning.latency_table import LatencyTable
 
 NEWEST = 1 / 16
@@ -30,16 +32,18 @@ class ServingCost:
         """With the one before what plans are made with."""
         self._mean_ms, self._mean_size = 0.0, 0.0
 
-    def heed(self, size: float, profiled_ms: float, served_ms: float, step: float) -> bool:
-        """Batches of about ``size`` take this by the profile, and this as served.
+    def heed(self, size: int, profiled_ms: float, served_ms: float, step: float) -> bool:
+        """Batches of ``size`` take this by the profile, inf: nobody knows, and this as served.
 
         Returns whether plans are to be made with other numbers from now on: what is added to such
         a batch differs by more than ``step`` of the profile's latency.
 
         >>> cost = ServingCost()
-        >>> [cost.heed(10.0, 200.0, 220.0, 0.01) for _ in range(4)], round(cost.each_ms, 3)
+        >>> [cost.heed(10, 200.0, 220.0, 0.01) for _ in range(4)], round(cost.each_ms, 3)
         ([False, True, False, True], 0.455)
         """
+        if math.isinf(profiled_ms):
+            return False
         added = max(0.0, min(served_ms - profiled_ms, MOST * profiled_ms)) / size
         self._mean_size += (NEWEST if self._mean_size else 1.0) * (size - self._mean_size)
         self._mean_ms += NEWEST * (added - self._mean_ms)

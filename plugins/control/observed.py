@@ -89,20 +89,16 @@ class Observed:
 
     @property
     def fitted(self) -> GroupTelemetry | None:
-        """The group whose line has seen most batches; None where none says what a batch takes.
+        """The first group whose line is believed; None where none says what a batch takes.
 
         Those that stand still for strict work do not, nor several that fight for the same threads.
         """
         groups = self.groups()
         alone = sum(each.group_instances for each in groups) == 1
-        known = [
-            each
-            for each in groups
-            if each.group_fitted >= ENOUGH
-            and not each.group_yields
-            and (each.group_threads or alone)
-        ]
-        return max(known, key=lambda each: each.group_fitted, default=None)
+        for each in groups:
+            if each.group_fitted >= ENOUGH and not each.group_yields:
+                return each if each.group_threads or alone else None
+        return None
 
     @property
     def yields(self) -> bool:

@@ -84,8 +84,8 @@ class PlannedModel:
 
     def heed(self, seen: Observed, gain: float) -> bool:
         """See what serving adds to the profile; whether it is time to plan with that."""
-        if seen.arrivals == self.arrivals or self.profile is None:
-            return False
+        if seen.arrivals == self.arrivals:
+            return False  # idle: its groups need not be read
         self.arrivals = seen.arrivals
         group = seen.fitted
         if group is None:
@@ -94,9 +94,9 @@ class PlannedModel:
         batches, requests = (now - then for now, then in zip(self.answered, before, strict=True))
         if batches <= 0 or requests < batches:  # counters of new workers
             return False
-        size = min(requests / batches, self.profiled.batch)
-        threads = group.group_threads or self.profile.provenance.cores
-        profiled_ms = self.profiled.at(threads, size)
+        assert self.profile is not None
+        size = min(round(requests / batches), self.profiled.batch)
+        profiled_ms = self.profiled.of(group.group_threads or self.profile.provenance.cores, size)
         served_ms = (group.group_fixed_ns + size * group.group_per_request_ns) / 1e6
         if not self.cost.heed(size, profiled_ms, served_ms, gain / 4):
             return False

@@ -75,6 +75,7 @@ class World:
             "served": (0.0, 0.0, 0),
             "arrivals": 0,
             "size": 1,
+            "reads": 0,
         }
 
     def cycle(self, seconds=0.5):
@@ -115,10 +116,15 @@ class World:
             )
             for g in state["configuration"]
         ]
+
+        def read():
+            state["reads"] += 1
+            return groups
+
         return Observed(
             state["identity"],
             state["depth"],
-            lambda: groups,
+            read,
             state["change"],
             state["profile"],
             state["has_lists"],
@@ -230,12 +236,32 @@ def test_a_line_that_says_nothing_of_serving_changes_nothing(added_ms, given):
     assert world.policy.wanted(0) is None
 
 
-def test_a_fitted_line_is_read_only_when_requests_came():
-    world = World()
-    world.add(0, batch_size=16, depth=16, of=profile(NEAR))
-    world.slots[0] |= {"served": (0.0, 51.5 / 16 + 0.6, 100), "arrivals": 16, "size": 16}
+def test_between_plans_the_groups_of_an_idle_model_are_not_read():
+    world = World(settings=dataclasses.replace(SETTINGS, timeout_s=1000))
+    world.add(0, depth=1)
+    world.run()
+    before = world.slots[0]["reads"]
     world.run(60)
-    assert world.policy.wanted(0) is None
+    assert world.slots[0]["reads"] == before
+    world.slots[0]["arrivals"] += 1
+    world.cycle()
+    assert world.slots[0]["reads"] > before
+
+
+def test_the_line_of_one_group_is_followed_and_not_now_this_one_now_that():
+    groups = [
+        GroupTelemetry(
+            **{
+                **{f.name: 0 for f in dataclasses.fields(GroupTelemetry)},
+                "group_instances": 1,
+                "group_threads": threads,
+                "group_fitted": fitted,
+            }
+        )
+        for threads, fitted in ((1, 9), (2, 40), (4, 90))
+    ]
+    observed = Observed(None, 0, lambda: groups, None, None)
+    assert observed.fitted.group_threads == 2
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ public final class GoldenTool {
         for (final JsonElement element : r.get(0).getAsJsonArray()) {
             final JsonArray seen = element.getAsJsonArray();
             rule.observe(seen.get(0).getAsInt(), seen.get(1).getAsLong());
-            known.addAll(List.of(rule.fixedNs(), rule.perRequestNs(), rule.errorNs(), (double) rule.worthNs()));
+            known.addAll(List.of(rule.fixedNs(), rule.perRequestNs(), rule.errorNs()));
+            known.add((double) rule.worthNs());
         }
         return known.stream().mapToDouble(Double::doubleValue).toArray();
     }
