@@ -120,6 +120,16 @@ public final class ModelSlot {
      * on this object writes to private memory: no late change of the identity brings it back.
      */
     synchronized void leave() {
+        clear();
+        bytes = ByteBuffer.allocateDirect(SLOT_SIZE);
+        index = -1;
+    }
+
+    /**
+     * Zero every word but the seqlock's. Also before a model has it: another process may have
+     * written for the one before after that had left.
+     */
+    synchronized void clear() {
         changeIdentity(
                 () -> {
                     set(S_SLOT_STATE, 0);
@@ -127,7 +137,5 @@ public final class ModelSlot {
                         set(at, 0);
                     }
                 });
-        bytes = ByteBuffer.allocateDirect(SLOT_SIZE);
-        index = -1;
     }
 }
