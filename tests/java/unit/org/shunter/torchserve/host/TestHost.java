@@ -7,17 +7,22 @@ import java.lang.reflect.Field;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.AbstractExecutorService;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.commons.io.FileUtils;
 import org.pytorch.serve.archive.model.Manifest;
 import org.pytorch.serve.archive.model.ModelArchive;
+import org.pytorch.serve.metrics.MetricCache;
 import org.pytorch.serve.util.ConfigManager;
 import org.pytorch.serve.wlm.Model;
+import org.pytorch.serve.wlm.ModelManager;
 
 /**
  * A host whose Python is a script of the test, and that has no thread to give whenever the test
@@ -28,10 +33,11 @@ public final class TestHost implements AutoCloseable {
     public static final long LONGEST_S = 6;
 
     public final Host host;
-    /** The next so many tasks find no thread. */
-    public final AtomicInteger refusals = new AtomicInteger();
-
     private static Path common;
+
+    private int accepted;
+    private int refused;
+    private List<Runnable> held;
 
     private final Path folder;
     private final EventLoopGroup netty = new NioEventLoopGroup(1);
@@ -54,8 +60,8 @@ public final class TestHost implements AutoCloseable {
         set(host, "pool", new Refusing());
     }
 
-    /** One for all tests of a JVM: TorchServe remembers in several places what it read first. */
-    private static synchronized Path common() throws IOException, ReflectiveOperationException {
+    /** One for all tests of a JVM: TorchServe remembers in several places what it reads first. */
+    public static synchronized Path common() throws IOException, ReflectiveOperationException {
         if (common != null) {
             return common;
         }
@@ -65,7 +71,9 @@ public final class TestHost implements AutoCloseable {
         Files.createDirectory(created.resolve("ts"));
         Files.writeString(created.resolve("ts/version.txt"), "0.12.0\n");
         final Path properties = created.resolve("config.properties");
-        Files.createFile(properties);
+        final Path metrics = created.resolve("metrics.yaml");
+        Files.writeString(metrics, "dimensions: []\nts_metrics: {}\nmodel_metrics: {}\n");
+        Files.writeString(properties, "metrics_config=" + metrics + "\n");
         System.setProperty("model_server_home", created.toString());
         final ConfigManager.Arguments arguments = new ConfigManager.Arguments();
         arguments.setTsConfigFile(properties.toString());
@@ -73,6 +81,8 @@ public final class TestHost implements AutoCloseable {
         set(arguments, "pythonExecutable", created.resolve("python").toString());
         ConfigManager.init(arguments);
         ConfigManager.getInstance().validateConfigurations();
+        MetricCache.init();
+        ModelManager.init(ConfigManager.getInstance(), null);
         common = created;
         return common;
     }
@@ -101,13 +111,38 @@ public final class TestHost implements AutoCloseable {
         return new Model(new ModelArchive(manifest, "m.mar", folder.toFile(), false), 100);
     }
 
+    /** After the next {@code before} tasks, so many find no thread. */
+    public synchronized void refuse(final int before, final int times) {
+        accepted = before;
+        refused = times;
+    }
+
+    /** Tasks wait until they are let go. */
+    public synchronized void hold() {
+        held = new ArrayList<>();
+    }
+
+    /** Those that were held run, and the others too. */
+    public synchronized void letGo() {
+        held.forEach(threads::execute);
+        held = null;
+    }
+
+    private synchronized void execute(final Runnable task) {
+        if (accepted-- <= 0 && refused-- > 0) {
+            throw new OutOfMemoryError("unable to create native thread: told to fail");
+        }
+        if (held == null) {
+            threads.execute(task);
+        } else {
+            held.add(task);
+        }
+    }
+
     private final class Refusing extends AbstractExecutorService {
         @Override
         public void execute(final Runnable task) {
-            if (refusals.getAndUpdate(left -> Math.max(0, left - 1)) > 0) {
-                throw new OutOfMemoryError("unable to create native thread: told to fail");
-            }
-            threads.execute(task);
+            TestHost.this.execute(task);
         }
 
         @Override
@@ -140,6 +175,8 @@ public final class TestHost implements AutoCloseable {
     @Override
     public void close() {
         host.killWorkers();
+        ((ScheduledThreadPoolExecutor) host.timer()) // a worker that was killed is not tried again
+                .setRejectedExecutionHandler(new ThreadPoolExecutor.DiscardPolicy());
         host.timer().shutdownNow();
         threads.shutdownNow();
         netty.shutdownGracefully(0, 0, TimeUnit.SECONDS);

@@ -47,7 +47,7 @@ final class WorkerTest {
     void aRestartThatFindsNoThreadIsTriedAgain() throws Exception {
         try (TestHost test = new TestHost(NO_SHUNTER, "echo . >> starts", "exit 3")) {
             final Worker worker = new FakeModel(test).worker();
-            test.refusals.set(1);
+            test.refuse(0, 1);
             worker.start();
             final Path starts = test.folder().resolve("starts");
             await("it starts again", () -> lines(starts) >= 2);
