@@ -251,7 +251,7 @@ public final class Host {
     /** Remember a process until it ends. */
     public void watch(final Process process) {
         processes.add(process);
-        process.onExit().thenRun(() -> processes.remove(process));
+        process.onExit().whenComplete((ended, noThread) -> processes.remove(process));
     }
 
     /** The server ends: no process may outlive it, not even one that hangs. */

@@ -121,7 +121,7 @@ public final class Supervisor {
         final Thread log = new Thread(() -> log(running), "shunter-log");
         log.setDaemon(true);
         log.start();
-        running.onExit().thenAccept(ended -> onExit(ended, log));
+        running.onExit().whenComplete((ended, noThread) -> onExit(running, log));
     }
 
     private static void kill(final Process process) {
@@ -167,10 +167,11 @@ public final class Supervisor {
             if (stopped || ended != process) {
                 return;
             }
+            final Object status = ended.isAlive() ? "unknown" : ended.exitValue();
             LOGGER.error(
                     "The {} ended with status {} ({}); {}; it starts again in {} ms",
                     name,
-                    ended.exitValue(),
+                    status,
                     lastLine,
                     meanwhile,
                     delayMs);
@@ -178,7 +179,7 @@ public final class Supervisor {
                     .tell(
                             Level.ERROR,
                             name,
-                            "ended with status " + ended.exitValue() + "; it starts again; " + meanwhile);
+                            "ended with status " + status + "; it starts again; " + meanwhile);
             if (System.nanoTime() - startedNs > GOOD_RUN_NS) {
                 delayMs = FIRST_DELAY_MS;
             }

@@ -28,7 +28,10 @@ final class WorkerProcess {
         output = new WorkerOutput(launch.name(), process.getInputStream(), false, started);
         errors = new WorkerOutput(launch.name(), process.getErrorStream(), true, started);
         read(process, output, errors);
-        process.onExit().thenCompose(ended -> lastWords()).thenAccept(this::endedEarly);
+        process.onExit()
+                .handle((ended, noThread) -> ended)
+                .thenCompose(ended -> lastWords())
+                .thenAccept(this::endedEarly);
     }
 
     /** Without the threads that read what it prints, it is ended: nobody would know of it. */
@@ -45,7 +48,7 @@ final class WorkerProcess {
     }
 
     private void endedEarly(final String why) {
-        final String status = "the process ended with status " + process.exitValue();
+        final String status = "the process ended with status " + exitStatus();
         listening.completeExceptionally(
                 new IOException(
                         status + " before it listened" + (why.isEmpty() ? "" : ": " + why)));
@@ -97,16 +100,16 @@ final class WorkerProcess {
         return process.isAlive() ? null : process.exitValue();
     }
 
-    /** Run something when it has ended. */
+    /** Run something when it has ended, even if there is no thread to be had for that. */
     void onExit(final Runnable action) {
-        process.onExit().thenRun(action);
+        process.onExit().whenComplete((ended, noThread) -> action.run());
     }
 
     /** Run something when it has ended, or after that time if it still runs. */
     void afterExit(final long waitMs, final Runnable action) {
         process.onExit()
                 .completeOnTimeout(process, waitMs, TimeUnit.MILLISECONDS)
-                .thenRun(action);
+                .whenComplete((ended, noThread) -> action.run());
     }
 
     /** End it at once. */
