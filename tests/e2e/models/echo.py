@@ -3,7 +3,8 @@
 Keys of a request's JSON body, all optional: ``id``; ``gate``, a path: run until that file exists;
 ``sleep_ms``; ``crash``: kill this process; ``fail``: raise; ``weigh``: add that many bytes to the
 answer; ``load``: text of which the answer tells the checksum; ``phrase``: of status 400, which is
-answered then; ``odd``: answer what is no text in any encoding.
+answered then; ``odd``: answer what is no text in any encoding; ``fork``: fork a child, which goes
+on as long as there is the file of that name.
 ``ECHO_RECORD`` names a file that gets a line for every request that ran. While the file
 ``ECHO_SLOW_LOAD`` exists, loading waits; whoever waits there leaves a file with ``.PID`` added.
 A describe call lasts until the file ``ECHO_DESCRIBE`` exists, if such a file is named.
@@ -48,6 +49,10 @@ class Echo:
         facts["threads"] = os.environ.get("SHUNTER_THREADS")
         facts["secret"] = context.get_request_header(0, "x-shunter-strict-key")
         for index, request in enumerate(requests):
+            if "fork" in request and not os.fork():
+                while os.path.exists(request["fork"]):
+                    time.sleep(0.01)
+                os._exit(0)
             if "phrase" in request:
                 context.set_response_status(400, request["phrase"], index)
         pairs = zip(requests, data, strict=True)
