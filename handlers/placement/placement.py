@@ -200,10 +200,17 @@ class Place:
         if self._end_gentle is not None:
             self._end_gentle()
             self._end_gentle = None
-        if self._lacks_cores and (cores := self._claim()) is not None:
+        if not self._lacks_cores:
+            return
+        try:
+            cores = self._claim()
+        except OSError as error:
+            print(f"Model worker is not pinned: {error}", flush=True)
+            return
+        if cores is not None:
             # They were free only now: those who had them were still ending.
             move_threads(os.sched_getaffinity(0), cores)
-        elif self._lacks_cores:
+        else:
             print(
                 f"Model worker is not pinned: no NUMA node has {self._placement.threads} CPUs that "
                 "no other worker holds",
