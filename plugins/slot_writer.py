@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,24 +70,31 @@ class ServerPage:
 
 
 class SlotWriter:
-    """One slot. What is the same as before is not written again."""
+    """One slot. What is the same as before is not written again.
+
+    Of several threads one may leave it while another still has news of its model.
+    """
 
     def __init__(self, page: ControlPage, index: int) -> None:
-        """It is free."""
+        """It is free. What a controller has written since its last model left is none of ours."""
         self.index = index
+        self._lock = threading.RLock()
+        self._is_over = False
         self._words = page.words
         self._base = SLOTS_OFFSET // 8 + index * _WORDS
         self._last: dict[tuple[type, int], Any] = {}
+        self._zero()
 
     def identity(self, identity: SlotIdentity, groups: Sequence[GroupTelemetry]) -> None:
         """Say which model it is, and what its groups are."""
-        if self._last.get((SlotIdentity, 0)) == identity:
-            return
-        sequence = self._words[self._base + _SEQUENCE] | 1
-        self._words[self._base + _SEQUENCE] = sequence
-        self.groups(groups)
-        self._tell(identity)
-        self._words[self._base + _SEQUENCE] = sequence + 1
+        with self._lock:
+            if self._is_over or self._last.get((SlotIdentity, 0)) == identity:
+                return
+            sequence = self._words[self._base + _SEQUENCE] | 1
+            self._words[self._base + _SEQUENCE] = sequence
+            self.groups(groups)
+            self._tell(identity)
+            self._words[self._base + _SEQUENCE] = sequence + 1
 
     def groups(self, groups: Sequence[GroupTelemetry]) -> None:
         """Say how they stand."""
@@ -102,16 +110,22 @@ class SlotWriter:
         self._tell(change)
 
     def leave(self) -> None:
-        """Zero every word; the state first, so that nobody takes the rest for a live model."""
+        """The model has gone; what is said of it from now on is not written."""
+        with self._lock:
+            self._is_over = True
+            self._zero()
+
+    def _zero(self) -> None:
+        """Every word; the state first, so that nobody takes the rest for a live model."""
         sequence = self._words[self._base + _SEQUENCE] | 1
         self._words[self._base + _SEQUENCE] = sequence
         self._words[self._base + _STATE] = 0
         for at in range(self._base + _STATE + 1, self._base + _WORDS):
             self._words[at] = 0
         self._words[self._base + _SEQUENCE] = sequence + 1
-        self._last.clear()
 
     def _tell(self, record: Any, group: int = 0) -> None:
-        if self._last.get((type(record), group)) != record:
-            encode(record, self._words, self._base + group * GROUP_STRIDE // 8)
-            self._last[type(record), group] = record
+        with self._lock:
+            if not self._is_over and self._last.get((type(record), group)) != record:
+                encode(record, self._words, self._base + group * GROUP_STRIDE // 8)
+                self._last[type(record), group] = record

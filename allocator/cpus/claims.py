@@ -10,9 +10,11 @@ A CPU has several bytes because instances of two generations may share it during
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,9 @@ from pathlib import Path
 from shunter.allocator.cpus.cores import choose_cores
 from shunter.allocator.cpus.topology import Topology
 
+WAIT_S = 5.0
+"""Longest time for another process to choose, which takes milliseconds."""
+_LOOK_S = 0.001
 LANES = 8
 """Instances that may share a CPU, by generations that overlap."""
 _CHOOSING = 0
@@ -55,6 +60,7 @@ class CoreClaims:
         """Take CPUs for ``threads`` threads and keep them; None when there are not enough.
 
         ``share_with``: pids of the workers that this one replaces; their CPUs may be taken too.
+        Raises TimeoutError.
         """
         with self._choosing():
             holders = {cpu.id: self.holders(cpu.id) for cpu in topology.cpus}
@@ -67,7 +73,7 @@ class CoreClaims:
             return cores
 
     def hold(self, cpus: Collection[int]) -> None:
-        """Keep the CPUs that somebody else chose, whoever has them too."""
+        """Keep the CPUs that somebody else chose, whoever has them too. Raises TimeoutError."""
         with self._choosing():
             for cpu in cpus:
                 self._take(cpu)
@@ -91,7 +97,21 @@ class CoreClaims:
 
     @contextmanager
     def _choosing(self) -> Iterator[None]:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _CHOOSING)
+        """Raises TimeoutError: somebody chooses for seconds, and so has been stopped."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _CHOOSING)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                if time.monotonic() > end:
+                    who = self._holder(_CHOOSING)
+                    raise TimeoutError(
+                        errno.ETIMEDOUT, f"process {who} has been choosing cores for {WAIT_S:g} s"
+                    ) from None
+            time.sleep(_LOOK_S)
         try:
             yield
         finally:

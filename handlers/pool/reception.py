@@ -19,6 +19,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from shunter.batching.queue.attach import peer_process
 from shunter.handlers.pool.handover import (
@@ -37,6 +38,8 @@ from shunter.handlers.pool.handover import (
 _GREET_S = 5.0
 """So long a seat may take to say what it has."""
 _GRACE_S = 0.2
+_LOAD_GRACE_S = 30.0
+"""So long a model may load on that nobody waits for: to end it would end those of all others."""
 LOST = 1
 """Status of a process whose batch was given up."""
 
@@ -108,6 +111,8 @@ class Reception:
     """Readable when there are news."""
     _busy: list[Seat] = field(default_factory=list)
     """For whom it works: the last one's batch runs, that of the one before stands still."""
+    _loading: Seat | None = None
+    """Whose model loads."""
     _count: int = 0
     _page: int = field(default_factory=lambda: os.memfd_create("pool", os.MFD_CLOEXEC))
     _words: memoryview = field(init=False)
@@ -121,19 +126,31 @@ class Reception:
         self._words = memoryview(mmap.mmap(self._page, mmap.PAGESIZE)).cast("Q")[:AT_WORK]
         self.listening.setblocking(False)
         self._selector.register(self.listening, selectors.EVENT_READ)
+        os.register_at_fork(after_in_child=self._let_go_in_child)
         threading.Thread(target=self._run, name="reception", daemon=True).start()
 
-    def begin(self, seat: Seat) -> bool:
-        """Work for this seat begins; false: it has gone."""
+    def _let_go_in_child(self) -> None:
+        """A handler has forked. The child may outlive this process, and must not be taken for it:
+        not by who comes, nor by who waits for the lock, nor by the seats that are served. To close
+        descriptors in the child takes none of this process's locks."""
+        with contextlib.suppress(OSError):
+            os.close(self.lock)
+        for each in list(self._selector.get_map().values()):
+            each.fileobj.close()  # type: ignore[union-attr]
+
+    def begin(self, seat: Seat, *, loads: bool = False) -> bool:
+        """Work for this seat begins; false: it has gone. ``loads``: that is no batch."""
         with self._guard:
             if not seat.is_gone:
+                self._loading = seat if loads else self._loading
                 self._say_busy(len(self._busy), seat.number)
                 self._busy.append(seat)
             return not seat.is_gone
 
     def end(self) -> None:
         """The work that was begun last has ended."""
-        self._busy.pop()
+        if self._busy.pop() is self._loading:
+            self._loading = None
         self._say_busy(len(self._busy), 0)
 
     def _say_busy(self, index: int, number: int) -> None:
@@ -197,15 +214,30 @@ class Reception:
             time.sleep(0.005)
         return False
 
+    def _end_if_it_hangs(self, seat: Seat) -> None:
+        """What loads for a seat that has gone may end by itself; the others wait so long."""
+        end = time.monotonic() + _LOAD_GRACE_S
+        while self._loading is seat:
+            if time.monotonic() > end:
+                _end(seat, b"a model that nobody waits for does not end to load")
+            time.sleep(_GRACE_S)
+
     def _lost(self, seat: Seat) -> None:
         self._selector.unregister(seat.socket)
         with self._guard:
             seat.is_gone = True
-        if self._is_given_up(seat):
-            _say_if_heard(seat.errors, b"The pool process ends: its batch was given up\n")
-            os._exit(LOST)
+        if self._loading is seat:
+            threading.Thread(target=self._end_if_it_hangs, args=(seat,), daemon=True).start()
+        elif self._is_given_up(seat):
+            _end(seat, b"its batch was given up")
         seat.socket.close()
         self._tell(News(seat))
+
+
+def _end(seat: Seat, why: bytes) -> NoReturn:
+    """The process, with the work that was begun."""
+    _say_if_heard(seat.errors, b"The pool process ends: " + why + b"\n")
+    os._exit(LOST)
 
 
 def _greeted(connection: socket.socket, number: int) -> Seat:

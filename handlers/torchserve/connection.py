@@ -56,7 +56,11 @@ def answer(service: Service, batch: Batch) -> bytes:
     found, ids = results_of(service, batch), batch[2]
     if isinstance(found, Failed):
         return failure_reply(ids, *found)
-    return success_reply(found, ids, service.context, LINES.for_reply())
+    try:
+        return success_reply(found, ids, service.context, LINES.for_reply())
+    except Exception:  # headers that are no texts, a status that is no number
+        logger.warning("The handler's answer cannot be sent.", exc_info=True)
+        return failure_reply(ids, "Prediction failed", 503)
 
 
 class Connection:

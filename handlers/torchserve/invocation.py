@@ -58,12 +58,20 @@ def _explain(error: Exception) -> Failed:
         return Failed("Out of resources", 507)
     if isinstance(error, PredictionException):
         logger.error("Prediction error", exc_info=True)
-        return Failed(error.message, error.error_code)
+        return _told(error)
     if "CUDA" in str(error):
         logger.error("CUDA out of memory", exc_info=True)
         return Failed("Out of resources", 507)
     logger.warning("Invoking custom service failed.", exc_info=True)
     return Failed("Prediction failed", 503)
+
+
+def _told(error: PredictionException) -> Failed:
+    """What it says, if that can be sent: a text, and a number of 32 bits."""
+    code = error.error_code
+    if not isinstance(code, int) or not -(2**31) <= code < 2**31:
+        code = 503
+    return Failed(str(error.message).encode("utf-8", "replace").decode("utf-8"), code)
 
 
 def _check(results: Any, expected: int, model_name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""TorchServe's reply to a batch, byte for byte, in one piece.
+"""TorchServe's reply to a batch, byte for byte where that can be read, in one piece.
 
 ::
 
@@ -75,21 +75,21 @@ def _mark_stream_end(result: Any, index: int, context: Context) -> None:
 
 
 def _description(processor: Any) -> bytes:
-    """Return content type, status and headers. Lengths of the first and the phrase count
-    characters, not bytes: that is how TorchServe has it."""
+    """Return content type, status and headers. All lengths are in bytes: so they are read, by
+    TorchServe too, whose own encoder counts characters of content type and phrase."""
     headers = processor.get_response_headers()
-    content_type = headers.get("content-type") or ""
+    content_type = (headers.get("content-type") or "").encode("utf-8")
     status = processor.get_response_status_code()
     phrase = processor.get_response_status_phrase()
     status = 200 if status is None else status
-    phrase = "" if phrase is None else phrase
+    phrase = b"" if phrase is None else phrase.encode("utf-8")
     return b"".join(
         (
             _i32(len(content_type)),
-            content_type.encode("utf-8"),
+            content_type,
             _i32(status),
             _i32(len(phrase)),
-            phrase.encode("utf-8"),
+            phrase,
             encode_response_headers(headers),
         )
     )
@@ -101,21 +101,27 @@ def _head(metrics: str) -> bytes:
 
 
 def body_of(value: Any) -> bytes | bytearray | None:
-    """Return the bytes of one result, None (and the reason in the log) if it has no JSON."""
-    kind = type(value)
-    if kind is not list and kind is not dict:  # nothing of torch is that, and the test is slow
-        if isinstance(value, (bytes, bytearray)):
-            return value
-        if isinstance(value, str):
-            return value.encode("utf-8")
-        if is_tensor(value):
-            import torch
-
-            file = io.BytesIO()
-            torch.save(value, file)
-            return file.getvalue()
+    """Return the bytes of one result, None (and the reason in the log) if it has none."""
     try:
+        kind = type(value)
+        if kind is not list and kind is not dict:  # nothing of torch is that, and the test is slow
+            if isinstance(value, (bytes, bytearray)):
+                return value
+            if isinstance(value, str):
+                return value.encode("utf-8")
+            if is_tensor(value):
+                return _saved(value)
         return dumps(value).encode("utf-8")
-    except TypeError:
+    except MemoryError:  # that is no fault of the result
+        raise
+    except Exception:  # half a surrogate pair, a circle, a subclass of its own: nothing to die of
         logging.warning("Unable to serialize model output.", exc_info=True)
         return None
+
+
+def _saved(tensor: Any) -> bytes:
+    import torch
+
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return file.getvalue()

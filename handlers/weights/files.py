@@ -15,6 +15,7 @@ import logging
 import math
 import mmap
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,8 @@ logger = logging.getLogger("shunter.weights")
 SUFFIX = ".safetensors"
 _DRAFT, _LOCK = ".draft", ".lock"
 _DIGEST = "sha256"
+_OURS = re.compile(rf"[0-9a-f]{{64}}(?:{re.escape(SUFFIX)}|{re.escape(_LOCK)})")
+"""The folder may be one that an operator has named, with files of others in it."""
 WAIT_S = 60.0
 """Longest time for another worker to make a file."""
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -175,11 +178,15 @@ def _is(path: Path, descriptor: int) -> bool:
 
 
 def sweep(folder: Path) -> int:
-    """Remove files that nobody maps, and those that nobody makes any more; how many."""
+    """Remove files that nobody maps, and those that nobody makes any more; how many.
+
+    Whatever has another name or another owner stays. Raises OSError: there is a folder, but it
+    cannot be read.
+    """
     gone = 0
     with contextlib.suppress(FileNotFoundError):
         for path in list(folder.iterdir()):
-            if path.suffix in (SUFFIX, _LOCK):
+            if _OURS.fullmatch(path.name):
                 gone += _removed_if_unused(path)
     return gone
 
@@ -191,7 +198,7 @@ def _removed_if_unused(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_there = _is(path, descriptor)
+        is_there = _is(path, descriptor) and os.fstat(descriptor).st_uid == os.geteuid()
         if is_there:
             if path.suffix == _LOCK:
                 path.with_suffix(_DRAFT).unlink(missing_ok=True)

@@ -97,6 +97,27 @@ class Quiet:
         return [self._page.slot_bytes(slot) for slot in self._page.live_slots()]
 
 
+class _Sweeping:
+    """Of the files of weights. That a folder cannot be read is said once, and ends nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._swept, self._told = 0.0, ""
+
+    def look(self) -> None:
+        """Sweep, if it is time."""
+        if time.monotonic() - self._swept < SWEEP_S:
+            return
+        try:
+            sweep(self._folder)
+            self._told = ""
+        except OSError as error:
+            if str(error) != self._told:
+                LOGGER.warning("files of weights are not swept: %s", error)
+            self._told = str(error)
+        self._swept = time.monotonic()
+
+
 def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path) -> str:
     """Duty cycles until there is a reason to end, which is returned.
 
@@ -104,7 +125,7 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path)
     folder of its files of weights.
     """
     owner = page.header().owner_pid
-    swept = 0.0
+    sweeping = _Sweeping(weights)
     quiet = Quiet(page)
     with _Signals() as signals:
         while True:
@@ -112,9 +133,7 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path)
             if quiet.is_due(now_ns):
                 agent.do_work(now_ns)
                 quiet.worked(now_ns)
-            if time.monotonic() - swept >= SWEEP_S:
-                sweep(weights)
-                swept = time.monotonic()
+            sweeping.look()
             if not is_alive(owner):
                 return f"the server, process {owner}, is gone"
             interval_s = agent.settings.controller.interval_ms / 1e3

@@ -210,7 +210,7 @@ def _told(error: ValidationError, document: Table, *above: str) -> SettingsError
         near = hint(path[-1], section.__pydantic_fields__)
         if issubclass(section, BatchingSettings) and path[-1] in SECTION:
             near = f"; {path[-1]} belongs into model-config.yaml of the archive, below shunter:"
-        return SettingsError(f"{key} = {value!r} is unknown; allowed: {known}{near}")
+        return SettingsError(f"{key} = {_shown(value)} is unknown; allowed: {known}{near}")
     if first["type"] in ("dataclass_type", "dict_type"):
         return _refused(key, value, "a table")
     return _refused(key, value, allowed(section, path[-1]))
@@ -218,7 +218,14 @@ def _told(error: ValidationError, document: Table, *above: str) -> SettingsError
 
 def _refused(key: str, value: Any, text: str) -> SettingsError:
     near = hint(value, text.replace('"', "").split(" or ")) if isinstance(value, str) else ""
-    return SettingsError(f"{key} = {value!r} is not allowed; allowed: {text}{near}")
+    return SettingsError(f"{key} = {_shown(value)} is not allowed; allowed: {text}{near}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # hexadecimal numbers of a file may have more digits than Python writes
+        return "a number that is too long to be shown"
 
 
 def main(argv: list[str] | None = None) -> int:

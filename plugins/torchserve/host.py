@@ -235,7 +235,12 @@ class TorchServeHost:
         except httpx.HTTPError as error:
             raise HostError(f"no TorchServe answers at {self._management}: {error}") from error
         if answer.is_success:
-            return answer.json()
+            try:
+                return answer.json()
+            except ValueError as error:
+                raise HostError(
+                    f"{self._management} is no TorchServe: what answers there is not JSON"
+                ) from error
         raise HostError(self._refusal(answer, path))
 
     def _refusal(self, answer: httpx.Response, path: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shunter.batching.page.processes import try_lock
+from shunter.batching.page.processes import is_alive, try_lock
 from shunter.plugins import ports as free
 
 _SOCKET_PATH_LIMIT = 107
@@ -94,12 +94,18 @@ def short_folder() -> Path:
 
 
 def lock(folder: Path) -> int:
-    """Descriptor of the lock of a folder that is one server's. Raises FolderTaken."""
+    """Descriptor of the lock of a folder that is one server's: whoever inherits it holds it, too.
+
+    Raises FolderTaken.
+    """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not try_lock(descriptor, 0, 0):
         holder = os.read(descriptor, 20).decode("ascii", "replace")
         os.close(descriptor)
-        raise FolderTaken(f"{folder} is that of another server, process {holder}")
+        left = holder.isdecimal() and not is_alive(int(holder))
+        more = " has left behind (`shunter status` says its pid)" if left else ""
+        which = f"which process {holder}" if left else f"process {holder}"
+        raise FolderTaken(f"{folder} is that of another server, {which}{more}")
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor

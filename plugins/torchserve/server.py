@@ -80,8 +80,7 @@ class Server:
         self._given_folder = folder
         self._plugins = plugins
         self._config = dict(config or {})
-        self._quiet = quiet
-        self._tokens = tokens
+        self._quiet, self._tokens = quiet, tokens
         self._snapshots = snapshots
         self._model_api = model_api
         self._env = dict(env or {})
@@ -90,6 +89,7 @@ class Server:
         self._tree: ProcessTree | None = None
         self._held = contextlib.ExitStack()
         """Folders that go with it, and the lock of the one that stays."""
+        self._passed: tuple[int, ...] = ()  # that lock: the launcher has it, too
         self._status = 0
         self.told: Callable[[str], None] = lambda text: None
         """How far a start is."""
@@ -186,16 +186,16 @@ class Server:
         environment = isolation.environment(
             temporary=self._temporary, runtime=runtime, logs=self.folder / "logs", extra=self._env
         )
-        command = self._command()
         atexit.register(self.stop)
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:  # at its end, wherever that is: others may cut it
             launcher = subprocess.Popen(
-                command,
+                self._command(),
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=self._passed,
                 start_new_session=True,
             )
         self._tree = ProcessTree(launcher)
@@ -210,7 +210,8 @@ class Server:
             self.folder = Path(self._given_folder).resolve()
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
-                self._held.callback(os.close, isolation.lock(self.folder))
+                self._passed = (isolation.lock(self.folder),)
+                self._held.callback(os.close, *self._passed)
             except isolation.FolderTaken as error:
                 raise ServerFailed(f"{error}: name another --folder") from None
         self.log = self.folder / "server.log"

@@ -179,3 +179,20 @@ def test_a_handler_that_raises_fails_its_batch_and_nothing_else(serve):
     assert [f.result().status for f in (good, bad, after)] == [503, 503, 200]
     assert good.result()["message"] == "Prediction failed"
     assert model.state()["groups"][0]["workers"][0]["restarts"] == 0
+
+
+def test_an_answer_that_cannot_be_sent_costs_no_worker_and_runs_once(serve):
+    model = serve()
+    answer = model.ask("odd", odd=True)
+    assert (answer.status, answer["message"]) == (503, "Unsupported model output data type.")
+    pid = model.ask("whole")["pid"]
+    assert model.order() == ["odd", "whole"]
+    assert {row["pid"] for row in model.ran()} == {pid}
+
+
+def test_a_phrase_of_any_letters_is_answered(serve):
+    model = serve()
+    assert model.ask("said", phrase="Ungültig").status == 400
+    pid = model.ask("whole")["pid"]
+    assert model.order() == ["said", "whole"]
+    assert {row["pid"] for row in model.ran()} == {pid}

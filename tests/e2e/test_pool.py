@@ -45,6 +45,22 @@ def test_the_process_of_two_models_is_killed_under_load_and_costs_no_request(
     assert a.ask()["pid"] == b.ask()["pid"] != pid
 
 
+def test_a_child_that_a_handler_has_forked_does_not_hide_that_the_process_is_gone(
+    serve, tmp_path, wait_until
+):
+    a, b = serve(config=POOLED), serve(config=POOLED)
+    pid = a.ask()["pid"]
+    goes_on = tmp_path / "goes on"
+    goes_on.touch()
+    try:
+        assert a.ask(fork=str(goes_on))["pid"] == pid
+        os.kill(pid, signal.SIGKILL)
+        for each in (a, b):
+            wait_until("workers are back", lambda m=each: m.is_whole() and m.ask()["pid"] != pid)
+    finally:
+        goes_on.unlink()
+
+
 def has_gone(pid):
     """Nobody may have buried it."""
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

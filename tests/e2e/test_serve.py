@@ -10,10 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shunter.plugins.errors import UserError
-from shunter.plugins.torchserve.isolation import free_ports
+from shunter.plugins.torchserve.isolation import FolderTaken, free_ports, lock
 from shunter.plugins.torchserve.process import usual_ports
 
 pytestmark = pytest.mark.e2e
@@ -109,6 +110,34 @@ def test_a_server_is_found_by_other_commands_and_goes_on_without_what_does_not_l
     _, output, _ = serve("--model", "echo=echo-1.0.mar")
     harness.wait_until("it serves", lambda: "Ctrl-C drains" in output.read_text())
     assert (tmp_path / "its/server.log.1").is_file()
+
+
+def _is_free(folder):
+    with contextlib.suppress(FolderTaken):
+        os.close(lock(folder))
+        return True
+    return False
+
+
+def test_a_folder_is_its_servers_also_when_serve_was_killed(harness, serve, environment, tmp_path):
+    process, output, _ = serve("--model", "echo=echo-1.0.mar")
+    harness.wait_until("it serves", lambda: "Ctrl-C drains" in output.read_text())
+    server = psutil.Process(json.loads(run(environment, "status", "--json")[1])["pid"])
+    process.kill()
+    process.wait(60)
+    try:
+        second, refused, _ = serve("--model", "echo=echo-1.0.mar")
+        assert second.wait(60) == 2
+        assert f"which process {process.pid} has left behind" in refused.read_text()
+        assert not (tmp_path / "its/server.log.1").exists()
+        pid = json.loads(run(environment, "status", "--json")[1])["pid"]
+        assert pid == server.pid
+    finally:
+        server.terminate()
+    harness.wait_until("its lock goes with it", lambda: _is_free(tmp_path / "its"))
+    third, output, _ = serve("--model", "echo=echo-1.0.mar")
+    harness.wait_until("another one serves", lambda: "Ctrl-C drains" in output.read_text())
+    assert third.poll() is None
 
 
 def test_a_server_of_which_no_model_loads_ends_at_once(serve):

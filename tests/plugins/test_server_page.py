@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from shunter.batching.page.layout import SLOT_COUNT, TIME_BUCKETS
+from shunter.batching.page.layout import (
+    SLOT_COUNT,
+    SLOT_FIELDS,
+    SLOT_SIZE,
+    SLOTS_OFFSET,
+    TIME_BUCKETS,
+)
 from shunter.batching.page.records import (
     GroupTelemetry,
     SlotChange,
@@ -95,6 +101,30 @@ def test_a_slot_that_was_left_is_free_and_empty(server):
     assert again.index == 7
     again.identity(IDENTITY, GROUPS)
     assert server.page.read_identity(7) == IDENTITY
+
+
+def test_what_is_said_of_a_model_that_has_gone_is_not_written(server):
+    """One thread unloads it while another, which has looked before, tells of it."""
+    gone = server.take()
+    gone.identity(IDENTITY, GROUPS)
+    server.give_back(gone)
+    gone.identity(replace(IDENTITY, generation=4), GROUPS)
+    gone.groups(GROUPS)
+    gone.telemetry(SlotTelemetry(arrivals=(5, 1)))
+    gone.change(SlotChange(4, 2))
+    assert server.page.live_slots() == []
+    assert not any(server.page.slot_bytes(gone.index)[16:])
+
+
+def test_what_a_controller_wrote_after_a_model_left_is_not_for_the_next_one(server):
+    gone = server.take()
+    gone.identity(IDENTITY, GROUPS)
+    server.give_back(gone)
+    word = SLOT_FIELDS["wanted_request"].offset // 8
+    server.page.words[SLOTS_OFFSET // 8 + gone.index * SLOT_SIZE // 8 + word] = 7
+    again = server.take()
+    assert again.index == gone.index
+    assert server.page.words[SLOTS_OFFSET // 8 + again.index * SLOT_SIZE // 8 + word] == 0
 
 
 def test_the_status_names_the_server_and_its_last_minute(server, folder):

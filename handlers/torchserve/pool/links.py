@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shunter.handlers.pool.reception import News
+from shunter.handlers.torchserve.connection import DIED
 
 if TYPE_CHECKING:
     from shunter.handlers.torchserve.pool.pooled import PooledWorker
@@ -24,6 +27,12 @@ class OfLink:
     worker: PooledWorker
 
 
+def _be_late(worker: PooledWorker) -> None:
+    assert worker.link is not None
+    if worker.link.late():
+        worker.seat.connect(worker.link.path)
+
+
 class Links:
     """Of all workers that have one."""
 
@@ -33,10 +42,12 @@ class Links:
         ready: Callable[[PooledWorker], None],
         over: Callable[[PooledWorker], None],
         speaks: Callable[[PooledWorker], None],
+        broken: Callable[[PooledWorker], None],
     ) -> None:
         """``ready``: a worker has a batch; ``over``: none will come any more; ``speaks``: what is
-        printed from now on is this one's."""
+        printed from now on is this one's; ``broken``: its link has failed, why is in the log."""
         self._selector, self._ready, self._over, self._speaks = selector, ready, over, speaks
+        self._broken = broken
         self._watched: dict[PooledWorker, set[int]] = {}
         self._next = 0.0
 
@@ -68,9 +79,7 @@ class Links:
             assert link is not None
             if link.due is not None and now >= link.due:
                 self._speaks(worker)
-                if link.late():
-                    worker.seat.connect(link.path)
-                self._settle(worker)
+                self._settled(worker, partial(_be_late, worker))
 
     def connected(self, worker: PooledWorker | None, news: News) -> None:
         """A seat has connected, or could not."""
@@ -80,38 +89,61 @@ class Links:
             return
         assert worker.link is not None
         self._speaks(worker)
-        worker.link.connected(news.connection, news.error)
-        self._settle(worker)
+        self._settled(worker, partial(worker.link.connected, news.connection, news.error))
 
     def hear(self, worker: PooledWorker) -> None:
         """One of its descriptors is ready."""
         if worker in self._watched and worker.link is not None:
             self._speaks(worker)
-            worker.link.hear()
-            self._settle(worker)
+            self._settled(worker, worker.link.hear)
 
     def server_has_gone(self, worker: PooledWorker) -> bool:
         """Whether its link goes on without it, or for a while."""
         if worker not in self._watched or worker.link is None:
             return False
-        worker.link.leave()
-        return not worker.link.is_over
+        left = self._tried(worker, worker.link.leave)
+        return left and not worker.link.is_over
 
     def ran(self, worker: PooledWorker) -> None:
         """A batch has ended."""
         if worker in self._watched:
-            self._settle(worker)
+            self._settled(worker, lambda: None)
 
-    def _settle(self, worker: PooledWorker) -> None:
+    def _settled(self, worker: PooledWorker, work: Callable[[], object]) -> None:
+        """Something was done for its link."""
+
+        def do() -> None:
+            work()
+            self._watch(worker)
+
+        if self._tried(worker, do):
+            self._say(worker)
+
+    def _tried(self, worker: PooledWorker, work: Callable[[], object]) -> bool:
+        """Whether that could be done: what one link cannot do must not end the others."""
+        try:
+            work()
+        except Exception:
+            logging.error(DIED, exc_info=True)
+            self._broken(worker)
+            return False
+        return True
+
+    def _watch(self, worker: PooledWorker) -> None:
         """Wait for what its link waits for now."""
         link = worker.link
         assert link is not None
-        wanted, watched = set(link.descriptors), self._watched[worker]
+        wanted, watched = set(link.descriptors), set(self._watched[worker])
         for each in watched - wanted:
             self._selector.unregister(each)
+            self._watched[worker].discard(each)
         for each in wanted - watched:
             self._selector.register(each, selectors.EVENT_READ, OfLink(worker))
-        self._watched[worker] = wanted
+            self._watched[worker].add(each)
+
+    def _say(self, worker: PooledWorker) -> None:
+        link = worker.link
+        assert link is not None
         if link.has_batch:
             self._ready(worker)
         elif link.is_over:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import weakref
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,7 @@ class PooledWorker:
         )
         """Whether its batches run where those of others stand still."""
         self._passers = passers
+        _HERE.add(self)
         self.is_loaded = self.was_refused = False
         self.since = 0.0
         """When its batch that waits was seen."""
@@ -201,6 +203,13 @@ class PooledWorker:
         received = self.connection.receiver.received()
         self.seat.be_alone(self.connection.socket.fileno(), received)
 
+    def let_go(self) -> None:
+        """Of its server's connections, in a child of this process: who is at their other ends shall
+        hear it when this process goes, and not when its child does. Those to front ends see to that
+        themselves."""
+        for each in self.watched():
+            each.close()
+
     def close(self) -> None:
         """Let go of what its server has connected to."""
         for each in self.watched():
@@ -213,3 +222,15 @@ class PooledWorker:
             with contextlib.suppress(OSError):
                 Path(self._worker.sock_name).unlink()
         self.connection = self._worker = self._door = None
+
+
+_HERE: weakref.WeakSet[PooledWorker] = weakref.WeakSet()
+"""Of this process. A global, because what is to be done at a fork stays until the process ends."""
+
+
+def _let_go_in_child() -> None:
+    for each in list(_HERE):
+        each.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

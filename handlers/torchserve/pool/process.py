@@ -66,6 +66,7 @@ class PoolProcess:
         self._links = Links(
             *(self._selector, self._has_batch, lambda each: self._leave(each, 0)),
             lambda each: self._speaker.be(each.seat),
+            lambda each: self._leave(each, 1),
         )
         self._without_room: set[str] = set()
         """Models for which there is none beside the batch that is at work."""
@@ -258,7 +259,7 @@ class PoolProcess:
         self._speaker.be(self._at_work.seat)
 
     def _load(self, worker: PooledWorker) -> None:
-        self._do(worker, lambda: self._load_now(worker))
+        self._do(worker, lambda: self._load_now(worker), loads=True)
         self._links.add(worker)
         if worker.is_loaded and worker.seat in self._workers:
             self._titles[worker.name] = worker.title
@@ -272,9 +273,11 @@ class PoolProcess:
             worker.be_alone()
             self._leave(worker)
 
-    def _do(self, worker: PooledWorker, work: Callable[[], object]) -> bool:
+    def _do(
+        self, worker: PooledWorker, work: Callable[[], object], *, loads: bool = False
+    ) -> bool:
         """Work that may last, for a worker whose server may lose patience; whether it was begun."""
-        if not self._reception.begin(worker.seat):
+        if not self._reception.begin(worker.seat, loads=loads):
             return False  # that is news
         self._speaker.be(worker.seat)
         try:

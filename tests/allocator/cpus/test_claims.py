@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from shunter.allocator.cpus import claims as claims_module
 from shunter.allocator.cpus.claims import LANES, CoreClaims, claims_path
 from shunter.allocator.cpus.topology import Cpu, Topology
 
@@ -34,6 +35,10 @@ for line in sys.stdin:
         os.waitpid(child, 0)
         os.spawnlp(os.P_WAIT, "true", "true")
         print("forked", flush=True)
+    elif line == "choose for ever\\n":
+        with claims._choosing():
+            print("choosing", flush=True)
+            sys.stdin.read()
     elif line == "orphan\\n":
         # A child that outlives its worker, as a handler may start one.
         child = os.fork()
@@ -175,6 +180,20 @@ def test_a_child_that_outlives_its_worker_holds_no_cores(start):
     assert worker.ask("orphan") == "forked"
     worker.kill()
     assert other.claim() == {0, 1, 2, 3}
+
+
+def test_who_has_been_stopped_while_choosing_does_not_stop_others_for_ever(
+    start, path, monkeypatch
+):
+    monkeypatch.setattr(claims_module, "WAIT_S", 0.0)
+    stopped = start()
+    assert stopped.ask("choose for ever") == "choosing"
+    claims = CoreClaims(path)
+    with pytest.raises(TimeoutError, match=f"process {stopped.pid} has been choosing cores"):
+        claims.hold([0])
+    stopped.kill()
+    claims.hold([0])
+    claims.close()
 
 
 def test_a_link_is_refused(path, tmp_path):

@@ -2,7 +2,9 @@
 
 Keys of a request's JSON body, all optional: ``id``; ``gate``, a path: run until that file exists;
 ``sleep_ms``; ``crash``: kill this process; ``fail``: raise; ``weigh``: add that many bytes to the
-answer; ``load``: text of which the answer tells the checksum.
+answer; ``load``: text of which the answer tells the checksum; ``phrase``: of status 400, which is
+answered then; ``odd``: answer what is no text in any encoding; ``fork``: fork a child, which goes
+on as long as there is the file of that name.
 ``ECHO_RECORD`` names a file that gets a line for every request that ran. While the file
 ``ECHO_SLOW_LOAD`` exists, loading waits; whoever waits there leaves a file with ``.PID`` added.
 A describe call lasts until the file ``ECHO_DESCRIBE`` exists, if such a file is named.
@@ -46,6 +48,13 @@ class Echo:
         facts = {"pid": os.getpid(), "batch": len(requests), "order": self.batches}
         facts["threads"] = os.environ.get("SHUNTER_THREADS")
         facts["secret"] = context.get_request_header(0, "x-shunter-strict-key")
+        for index, request in enumerate(requests):
+            if "fork" in request and not os.fork():
+                while os.path.exists(request["fork"]):
+                    time.sleep(0.01)
+                os._exit(0)
+            if "phrase" in request:
+                context.set_response_status(400, request["phrase"], index)
         pairs = zip(requests, data, strict=True)
         return [self._answer(request, {**facts, "keys": sorted(row)}) for request, row in pairs]
 
@@ -71,6 +80,8 @@ class Echo:
             value = {"name": "x", "datatype": "INT64", "shape": [1], "data": [request["x"]]}
             names = {"model_name": "echo", "model_version": "1.0", "id": request["id"]}
             return {**names, "outputs": [value], "batch": facts["batch"]}
+        if request.get("odd"):
+            return "\ud800"
         facts["checksum"] = zlib.crc32(request.get("load", "").encode())
         return {**facts, "id": request.get("id"), "weight": "x" * request.get("weigh", 0)}
 

@@ -181,6 +181,28 @@ def test_a_worker_that_finds_no_cores_says_why_and_runs_anywhere(tmp_path, folde
     assert state == [HERE, os.sched_getscheduler(0)]
 
 
+def test_a_worker_runs_anywhere_where_another_one_chooses_for_ever(tmp_path):
+    """Also when that one was stopped after this one has found no cores."""
+    code = """
+class Stopped:
+    def claim(self, *given):
+        raise TimeoutError("process 7 has been choosing cores")
+
+place = take()
+place._lacks_cores, place._claims = True, Stopped()
+place.settle()
+say()
+"""
+    said, state = run(
+        code,
+        SHUNTER_CORES="auto",
+        SHUNTER_THREADS=str(len(HERE) + 1),
+        SHUNTER_CORE_CLAIMS=str(tmp_path / "claims"),
+    )
+    assert "Model worker is not pinned: process 7 has been choosing cores" in said
+    assert state == [HERE, os.sched_getscheduler(0)]
+
+
 @needs_two_cpus
 def test_cores_that_get_free_while_the_model_loads_are_taken_by_all_threads(tmp_path):
     code = """

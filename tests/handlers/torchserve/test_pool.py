@@ -50,6 +50,13 @@ class Handler:
             self.own.start()
         if asked == "kill":
             os.kill(os.getpid(), 9)
+        if asked.startswith("fork "):
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+                os._exit(0)
+            with open(asked.split()[1], "w") as file:
+                file.write(str(child))
         if asked.startswith("until "):
             gate, x = asked.split()[1], torch.linspace(-1, 1, 256)
             open(gate + ".reached", "w").close()
@@ -250,6 +257,12 @@ def test_its_process_copies_past_the_cache(site):
     assert "=".join(TUNABLES).encode() in variables
 
 
+def test_it_starts_with_the_variables_of_its_first_model_and_each_handler_sees_its_own(site):
+    variables = Path(f"/proc/{site_pid(site)}/environ").read_bytes().split(b"\0")
+    assert b"MINE=a" in variables
+    assert [facts(each)[3] for each in site.answers] == ["a", "b"]
+
+
 @pytest.fixture
 def alone(tmp_path):
     """A server whose pool process a test may harm."""
@@ -292,6 +305,49 @@ def test_who_takes_no_seat_any_more_is_ended_and_its_seats_know_whose_batch_ran(
     assert (alone.a.status(), alone.b.status()) == (1, UNBEGUN)
     assert facts(c.ask())[1] != alone.process.pid
     assert ended(alone.process)
+
+
+def test_the_process_outlives_a_worker_that_is_killed_while_it_loads(alone):
+    gate = alone.folder / "gate"
+    load = (
+        f"open('{gate}.reached', 'w').close();"
+        f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists('{gate}'), True)]"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(alone.start, "slow", 3, load)
+        try:
+            wait_until("it loads", Path(f"{gate}.reached").exists)
+            os.kill(alone.workers[-1].pid, signal.SIGKILL)
+            time.sleep(1)  # by then it would have ended
+        finally:
+            gate.touch()
+        with pytest.raises(WorkerFailed):
+            slow.result()
+    assert {facts(each.ask())[1] for each in (alone.a, alone.b)} == {alone.process.pid}
+
+
+@pytest.fixture
+def forked(alone):
+    """What a handler has forked without another program outlives the pool process."""
+    file = alone.folder / "child"
+    alone.a.ask(f"fork {file}")
+    child = psutil.Process(int(file.read_text()))
+    yield alone
+    assert not ended(child)
+    child.kill()
+
+
+def test_a_child_that_was_forked_does_not_hide_that_the_process_is_gone(forked):
+    forked.process.kill()
+    assert (forked.a.status(), forked.b.status()) == (UNBEGUN, UNBEGUN)
+    assert facts(forked.start("c", 3).ask())[1] != forked.process.pid
+
+
+def test_a_child_that_was_forked_keeps_nobody_waiting_when_the_process_has_ended(forked):
+    for each in (forked.a, forked.b):
+        os.kill(each.pid, signal.SIGKILL)
+    wait_until("the process ends", lambda: ended(forked.process))
+    assert facts(forked.start("c", 3).ask())[1] != forked.process.pid
 
 
 @pytest.fixture

