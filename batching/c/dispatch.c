@@ -117,7 +117,9 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     if (served->members) {
         settle(served, now_ns);
     }
-    const bool wants = served->lists[0].count || served->lists[1].count || served->indirect;
+    // In a set, what is done here may be the room that another model waits for.
+    const bool wants = served->lists[0].count || served->lists[1].count || served->indirect ||
+                       served->members;
     atomic_store(
         shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE), wants);
     shunter_set(

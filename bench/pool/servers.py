@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -22,6 +23,44 @@ POOL, DEDICATED, STOCK = SIDES = ("pool", "dedicated", "stock")
 START_S = 900.0
 HEAP_MB = 512
 """Of a server whose memory is watched: TorchServe's JVM may take a quarter of the machine's."""
+
+
+_CLASS = re.compile(r"^ *\d+: +(\d+) +(\d+) +(.+?) *$", re.MULTILINE)
+"""A line: its rank, instances, bytes, name."""
+Histogram = dict[str, tuple[int, int]]
+"""By class: instances and their bytes."""
+
+
+def histogram(text: str) -> Histogram:
+    """What ``jcmd GC.class_histogram`` prints. Classes of one name (of several loaders) are one.
+
+    >>> histogram("   1:    100    4000  [B (java.base@17)\\nTotal    100    4000")
+    {'[B (java.base@17)': (100, 4000)}
+    """
+    found: Histogram = {}
+    for more, taken, name in _CLASS.findall(text):
+        instances, size = found.get(name, (0, 0))
+        found[name] = (instances + int(more), size + int(taken))
+    return found
+
+
+def megabytes(found: Histogram) -> float:
+    """Of all classes."""
+    return round(sum(size for _, size in found.values()) / 1e6, 1)
+
+
+def growth_by_class(before: Histogram, after: Histogram, most: int = 20) -> list[Row]:
+    """The classes whose objects take more bytes than before, and those first that grew most.
+
+    >>> growth_by_class({"A": (1, 10), "B": (1, 8)}, {"A": (3, 30), "B": (1, 8)})
+    [{'class': 'A', 'bytes': 20, 'instances': 2}]
+    """
+    rows = []
+    for name, (instances, size) in after.items():
+        of, had = before.get(name, (0, 0))
+        rows.append({"class": name, "bytes": size - had, "instances": instances - of})
+    grown = [row for row in rows if row["bytes"] > 0]
+    return sorted(grown, key=lambda row: (-row["bytes"], row["class"]))[:most]
 
 
 class Archived(Protocol):
@@ -131,11 +170,15 @@ class PoolServer:
         """In MB, by kind and in all; see there."""
         return memory_of(self.processes())
 
-    def live_heap_mb(self) -> float:
-        """What the JVM's objects take that are still in use: all garbage is collected first."""
+    def live_heap(self) -> Histogram:
+        """The JVM's objects that are still in use: all garbage is collected first."""
         command = ["jcmd", str(self.server.pid), "GC.class_histogram"]
         said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return round(int(said.stdout.split()[-1]) / 1e6, 1)  # the last line: Total, objects, bytes
+        return histogram(said.stdout)
+
+    def live_heap_mb(self) -> float:
+        """What they take."""
+        return megabytes(self.live_heap())
 
     def cache(self) -> Any:
         """What the server says of its hot memory; None where it has no such thing."""

@@ -3,7 +3,8 @@
 The scheduling class ``SCHED_IDLE`` gets what nobody wants, on whatever CPU that is. Coming back
 from it needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is tried first, on a
 thread that ends; without it a load is an ordinary one, on the worker's own cores. On a host that
-has nothing to spare it would take for ever; after ``patience_s`` it becomes an ordinary one.
+has nothing to spare it would take for ever; after ``patience_s`` it gets a small share, and after
+``LONGEST`` times that it is an ordinary one.
 """
 
 from __future__ import annotations
@@ -11,10 +12,49 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 PATIENCE_S = 15.0
+LONGEST = 4
+"""Times the patience."""
+SMALL = 10
+"""Niceness of a small share: beside an ordinary process a tenth of a CPU."""
+GENTLE_VARIABLE = "SHUNTER_GENTLE"
+
+
+class _Behind:
+    """A load behind the others: it takes what nobody wants, then a small share, then its own."""
+
+    def __init__(self, patience_s: float, at_last: Callable[[], None]) -> None:
+        """From now on the patience counts. ``at_last``: what makes it an ordinary one."""
+        self._lock, self._over = threading.Lock(), False
+        # Of threads that are not behind, so that these are not held up.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        steps = {patience_s: lambda: _each_thread(_hurry), LONGEST * patience_s: at_last}
+        self._timers = [threading.Timer(s, self._unless_over, [do]) for s, do in steps.items()]
+        for each in self._timers:
+            each.daemon = True
+            each.start()
+
+    def _unless_over(self, step: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._over:
+                step()
+
+    def end(self, step: Callable[[], None]) -> None:
+        """It is over with this step."""
+        for each in self._timers:
+            each.cancel()
+        with self._lock:
+            self._over = True
+            step()
+
+
+def begin_early(environ: Mapping[str, str]) -> None:
+    """Step back before anything is imported, where ``SHUNTER_GENTLE`` says so; begin follows."""
+    if environ.get(GENTLE_VARIABLE) == "1" and can_return_from_idle():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def begin(
@@ -22,54 +62,30 @@ def begin(
 ) -> Callable[[], None]:
     """Take only what others leave, on ``near`` CPUs. Returns what ends it, on ``cpus``."""
 
-    def end() -> None:
+    def wake() -> None:
         _each_thread(_wake)
         move_threads(near, cpus)
 
-    def end_now() -> None:
-        timer.cancel()
-        end()
-
-    # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(patience_s, end)
-    timer.daemon = True
-    timer.start()
+    behind = _Behind(patience_s, wake)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError):  # the cpuset has changed: it loads where it is
         os.sched_setaffinity(0, near)
-    return end_now
+    return lambda: behind.end(wake)
 
 
 def begin_idle(step_back: Callable[[], None], patience_s: float = PATIENCE_S) -> Callable[[], None]:
     """Load best effort behind everyone else, but not for ever. Returns what ends the load.
 
     ``step_back`` puts this process in its class. A host that has nothing to spare for a while would
-    let the load run into its time-out, so after ``patience_s`` it becomes an ordinary one, until
-    it is done. Where a process cannot come back, it stays behind.
+    let the load run into its time-out, so it loses patience as :func:`begin` does, until it is
+    done. Where a process cannot come back, it stays behind.
     """
     if not can_return_from_idle():
         step_back()
         return lambda: None
-    lock, loaded = threading.Lock(), False
-
-    def lose_patience() -> None:
-        with lock:
-            if not loaded:
-                _each_thread(_wake)
-
-    def end() -> None:
-        nonlocal loaded
-        timer.cancel()
-        with lock:
-            loaded = True
-            _each_thread(_step_back)
-
-    # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(patience_s, lose_patience)
-    timer.daemon = True
-    timer.start()
+    behind = _Behind(patience_s, lambda: _each_thread(_wake))
     step_back()
-    return end
+    return lambda: behind.end(lambda: _each_thread(_step_back))
 
 
 def leave() -> None:
@@ -107,14 +123,29 @@ def can_return_from_idle() -> bool:
 
 def _step_back(thread: int) -> None:
     """Behind the others, unless a handler has chosen another class."""
+    _take_share(thread)
     if os.sched_getscheduler(thread) == os.SCHED_OTHER:
         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
+def _hurry(thread: int) -> None:
+    """A small share, unless a handler has chosen a class, or a share."""
+    if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+        if os.getpriority(os.PRIO_PROCESS, thread) == 0:
+            os.setpriority(os.PRIO_PROCESS, thread, SMALL)
+        os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
 def _wake(thread: int) -> None:
-    """Back to the usual class, unless a handler has chosen another."""
+    """Back to the usual class and share, unless a handler has chosen others."""
+    _take_share(thread)
     if os.sched_getscheduler(thread) == os.SCHED_IDLE:
         os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _take_share(thread: int) -> None:
+    if os.getpriority(os.PRIO_PROCESS, thread) == SMALL:
+        os.setpriority(os.PRIO_PROCESS, thread, 0)
 
 
 def move_threads(old: Collection[int], new: Collection[int]) -> None:

@@ -22,7 +22,7 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
     ``1``: until the model is loaded, disturb those who serve as little as possible.
 ``SHUNTER_PATIENCE_S``
     After so many seconds behind everyone else, by ``SHUNTER_GENTLE`` or ``SHUNTER_SCHED``, a load
-    becomes an ordinary one until it is done (15).
+    takes a small share, after four times as many it becomes an ordinary one until it is done (15).
 
 An absent or empty variable leaves that part as it is. A place is taken before torch is imported,
 because OpenMP and MKL read their variables once and start threads that inherit the affinity and
@@ -43,6 +43,7 @@ from shunter.allocator.cpus.claims import CoreClaims, claims_path
 from shunter.allocator.cpus.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.handlers.placement.gentle import (
+    GENTLE_VARIABLE,
     PATIENCE_S,
     begin,
     begin_idle,
@@ -57,7 +58,6 @@ PREEMPTIBLE_VARIABLE = "SHUNTER_PREEMPTIBLE"
 """``1``: the server wants it to give way; then idle scheduling is a wish, not a condition."""
 CGROUP_VARIABLE = "SHUNTER_IDLE_CGROUP"
 SHARE_VARIABLE = "SHUNTER_SHARE_WITH"
-GENTLE_VARIABLE = "SHUNTER_GENTLE"
 PATIENCE_VARIABLE = "SHUNTER_PATIENCE_S"
 AUTO = "auto"
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
@@ -44,6 +45,16 @@ ATTACH_S = 2.0
 _LOOK_NS = 1_000_000_000
 GONE = (OSError, EOFError, AttachError, QueueError, LibraryError)
 """There is no front end, or it makes no sense."""
+_CONNECTIONS: WeakSet[socket.socket] = WeakSet()
+"""To front ends, which see by them that this process has ended: a child must not keep them."""
+
+
+def _leave_to_parent() -> None:
+    for each in list(_CONNECTIONS):
+        each.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @dataclass
@@ -182,6 +193,7 @@ class FrontEndLink:
 
     def greet(self, connection: socket.socket) -> None:
         """Say to a front end which model this is. Raises OSError."""
+        _CONNECTIONS.add(connection)
         send(connection, self._attach.to_json())
 
     def attached(self, connection: socket.socket) -> Attachment:

@@ -120,11 +120,6 @@ class PooledLink:
         self.due = time.monotonic() + RETRY_S
         self.is_over |= self.is_leaving
 
-    def let_go(self) -> None:
-        """Of the connection, in a child of this process."""
-        if self._connection is not None:
-            self._connection.close()
-
     def close(self) -> None:
         """Let go of the front end."""
         if self._attachment is not None:

@@ -14,8 +14,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-import wrapt
-
+from shunter.handlers.placement import gentle
 from shunter.handlers.placement.allocation import start_anew_if_wanted
 from shunter.handlers.placement.placement import Place, PlacementError, read_placement
 from shunter.handlers.pool.seat import take_if_wanted
@@ -54,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     # Nothing of what they import is garbage: the collector need not look, now or while serving.
     gc.disable()
+    import wrapt
+
     from shunter.handlers.torchserve.without_torch import import_protocol
 
     import_protocol()
@@ -73,6 +74,7 @@ def _forget_working_directory() -> None:
 
 if __name__ == "__main__":
     take_if_wanted(POOL, os.environ)
+    gentle.begin_early(os.environ)
     start_anew_if_wanted()
     _forget_working_directory()
     sys.exit(main())

@@ -57,6 +57,8 @@ class Worker:
     """A batch may run so long; 0: as long as it wants."""
     process: int = -1
     """Descriptor of the process, -1: it cannot be seen from here."""
+    shares: bool = False
+    """Its process with other models: what is known here is its seat, which does not run batches."""
     killed: bool = False
     told: bool = False
     """That it does not end."""
@@ -79,6 +81,7 @@ class Worker:
             model=attach.model,
             slices=attach.slices,
             batch=attach.batch,
+            shares=attach.pool != 0,
         )
         with contextlib.suppress(OSError):
             worker.process = os.pidfd_open(worker.pid)  # its number may be another's one day
@@ -87,8 +90,12 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is known to be over: it writes nowhere any more."""
-        return self.process >= 0 and bool(select.select([self.process], [], [], 0)[0])
+        """Whether the process is known to be over: it writes nowhere any more.
+
+        Of one that shares its process only the end of the connection says that.
+        """
+        is_known = self.process >= 0 and not self.shares
+        return is_known and bool(select.select([self.process], [], [], 0)[0])
 
     def kill(self) -> None:
         """End the process, if it can be seen from here."""

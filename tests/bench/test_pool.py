@@ -20,9 +20,43 @@ def pool(script):
     return SimpleNamespace(
         **{
             name: script(f"pool.{name}")
-            for name in ("models", "callers", "churn", "memory", "on_demand")
+            for name in ("models", "callers", "churn", "memory", "on_demand", "servers")
         }
     )
+
+
+HISTOGRAM = """\
+17985:
+ num     #instances         #bytes  class name (module)
+-------------------------------------------------------
+   1:          {bytes}           {size}  [B (java.base@17.0.19)
+   2:            10            320  org.shunter.torchserve.queue.Entry
+   3:             1             40  org.example.Loaded
+   4:             2             80  org.example.Loaded
+Total         12345         987654
+"""
+
+
+class TestLiveHeap:
+    def test_a_histogram_is_read_by_class_and_nothing_else_is_counted(self, pool):
+        found = pool.servers.histogram(HISTOGRAM.format(bytes=100, size=2_000_000))
+        assert found == {
+            "[B (java.base@17.0.19)": (100, 2_000_000),
+            "org.shunter.torchserve.queue.Entry": (10, 320),
+            "org.example.Loaded": (3, 120),
+        }
+        assert pool.servers.megabytes(found) == 2.0
+
+    def test_classes_that_grew_are_named_and_those_first_that_grew_most(self, pool):
+        before = {"shrank": (9, 900), "same": (1, 10), "grew": (1, 16)}
+        after = {"shrank": (1, 100), "same": (1, 10), "grew": (3, 48), "new": (2, 640)}
+        assert pool.servers.growth_by_class(before, after) == [
+            {"class": "new", "bytes": 640, "instances": 2},
+            {"class": "grew", "bytes": 32, "instances": 2},
+        ]
+        many = {f"c{each:02}": (1, 100 - each) for each in range(30)}
+        grown = pool.servers.growth_by_class({}, many)
+        assert [each["class"] for each in grown] == [f"c{each:02}" for each in range(20)]
 
 
 class TestModels:

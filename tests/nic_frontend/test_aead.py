@@ -2,7 +2,9 @@
 
 import ctypes
 import importlib.util
+import os
 import select
+import signal
 import socket
 import struct
 from dataclasses import replace
@@ -479,6 +481,27 @@ def make_client(nic, site):
     yield make
     for client in made:
         client.socket.close()
+
+
+@needs_cipher
+def test_what_a_stream_is_sent_takes_no_place_of_datagrams_that_are_not_sent_yet(
+    site, make_client, nic
+):
+    site.serve(key=KEY.hex(), unix=str(site.folder / "nic.stream"))
+    puppet = site.puppet(outputs=[("b", "uint8", [1 << 14])])
+    clients = {7: make_client("udp"), 8: make_client("unix")}
+    for client, segment in zip(clients.values(), (17_000, 256), strict=True):
+        assert client.open(AEAD, segment) == WireStatus.OK
+    for value, client in clients.items():
+        client.asks(1)
+        [entry] = puppet.batch()
+        puppet.results[entry] = value
+    os.kill(site.front, signal.SIGSTOP)  # it takes in both batches at once, then
+    for _ in clients:
+        puppet.done(WireStatus.OK)
+    os.kill(site.front, signal.SIGCONT)
+    for value, client in clients.items():
+        assert client.answers(1) == {1: [bytes([value]) * (1 << 14)]}
 
 
 INPUTS = [("a", "uint8", [1000]), ("c", "uint8", [0]), ("d", "float32", [3])]

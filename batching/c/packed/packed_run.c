@@ -22,8 +22,11 @@ static uint64_t u64_at(const uint8_t *bytes) {
 static bool elements_of(
     const uint8_t *dims, const int64_t *shape, uint32_t ndim, uint64_t rows, uint32_t least,
     uint32_t most, uint64_t *row, uint64_t *elements) {
-    uint64_t span = rows * least;
+    uint64_t span = rows * least; // each is of 32 bits, and so is what is multiplied below: no wrap
     *elements = rows;
+    if (span > most) {
+        return false;
+    }
     for (uint32_t i = 0; i < ndim; i++) {
         const uint64_t size = u32_at(dims + 4 * i);
         span *= size ? size : 1;
@@ -33,7 +36,7 @@ static bool elements_of(
         *elements *= size;
         row[i] = size;
     }
-    return span <= most;
+    return true;
 }
 
 bool shunter_run_parse(

@@ -204,12 +204,11 @@ class PooledWorker:
         self.seat.be_alone(self.connection.socket.fileno(), received)
 
     def let_go(self) -> None:
-        """Of its connections, in a child of this process: who is at their other ends shall hear it
-        when this process goes, and not when its child does."""
+        """Of its server's connections, in a child of this process: who is at their other ends shall
+        hear it when this process goes, and not when its child does. Those to front ends see to that
+        themselves."""
         for each in self.watched():
             each.close()
-        if self.link is not None:
-            self.link.let_go()
 
     def close(self) -> None:
         """Let go of what its server has connected to."""

@@ -20,12 +20,14 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
                              action->offset
                        : NULL;
     }
-    const ssize_t length = shunter_protect(server, &action->guard, &header, &payload);
+    const bool is_datagram = action->peer[0] || action->peer[1]; // a stream has no family
+    const ssize_t length =
+        shunter_protect(server, &action->guard, &header, &payload, is_datagram);
     if (length < 0) {
         server->stats.send_failures++;
         return;
     }
-    if (action->peer[0] || action->peer[1]) { // a stream has no family
+    if (is_datagram) {
         server->stats.bytes_out += sizeof header + (size_t)length;
         if (action->entry >= 0) {
             shunter_parts_sent(server->serving[header.func_id], (uint32_t)action->entry);

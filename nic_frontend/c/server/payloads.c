@@ -7,7 +7,7 @@
 #include "server_parts.h"
 #include "siphash.h"
 
-#define SEALED 64 /* encrypted payloads; a backend holds back fewer datagrams */
+#define SEALED 64 /* encrypted datagrams; a backend holds back fewer */
 
 uint64_t shunter_now_ns(void) {
     struct timespec now;
@@ -35,14 +35,13 @@ uint32_t shunter_collect_all(struct shunter_server *server) {
 static bool can_encrypt(struct shunter_server *server) {
     server->aead = server->aead ? server->aead : shunter_aead_new();
     server->sealed = server->sealed ? server->sealed
-                                    : malloc((size_t)SEALED * SHUNTER_LARGEST);
+                                    : malloc((size_t)(SEALED + 1) * SHUNTER_LARGEST);
     return server->aead && server->sealed;
 }
 
-/* Protect a payload that is about to be sent; its length, or -1 when it cannot be. */
 ssize_t shunter_protect(
     struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
-    const uint8_t **payload) {
+    const uint8_t **payload, bool is_kept) {
     if (guard->protect == SHUNTER_FLAG_PAYLOAD_CRC) {
         header->crc = shunter_crc32c(*payload, header->length);
         if (header->flags & SHUNTER_FLAG_HDR_TAG) {
@@ -52,9 +51,11 @@ ssize_t shunter_protect(
         if (!can_encrypt(server)) {
             return -1;
         }
-        // A place for each datagram until they are flushed, which is done before SEALED wait.
-        uint8_t *into = server->sealed + (size_t)server->sealed_at * SHUNTER_LARGEST;
-        server->sealed_at = (server->sealed_at + 1) % SEALED;
+        // A place for each datagram until they are flushed, which is done before SEALED wait; what
+        // a stream carries is sent or copied at once, and has the last place.
+        const uint32_t at = is_kept ? server->sealed_at : SEALED;
+        uint8_t *into = server->sealed + (size_t)at * SHUNTER_LARGEST;
+        server->sealed_at = (server->sealed_at + is_kept) % SEALED;
         if (!shunter_aead_seal(server->aead, guard, header, *payload, header->length, into)) {
             return -1;
         }

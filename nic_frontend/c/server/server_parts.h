@@ -151,10 +151,11 @@ void shunter_payload_is_there(
 /* The input of an entry is not needed any more. */
 void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t entry);
 
-/* Protect a payload that is about to be sent; its length, or -1 when it cannot be. */
+/* Protect a payload that is about to be sent; its length, or -1 when it cannot be. ``is_kept``: it is
+ * a datagram's, of which the backend keeps the place until it flushes. */
 ssize_t shunter_protect(
     struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
-    const uint8_t **payload);
+    const uint8_t **payload, bool is_kept);
 /* ---- parts.c: nothing where answers are whole */
 
 struct shunter_parts *shunter_parts_new(uint32_t entries);

@@ -142,7 +142,7 @@ struct shunter_function {
     uint64_t generation;      /* of whose batches it knows the latency */
     bool yields;              /* its workers stand still for strict work of others */
     uint64_t hold_changes;    /* as they were seen last */
-    uint64_t looked_ns;       /* after its workers */
+    uint64_t looked_ns, unused_ns; /* after its workers; since when nobody uses its queue, 0: one does */
 };
 
 /* A model that Triton has loaded. */
@@ -180,10 +180,11 @@ void shunter_log(int level, const char *format, ...) __attribute__((format(print
 struct shunter_function *shunter_function_of(
     struct shunter_backend *backend, const char *model, uint64_t version);
 void shunter_function_free(struct shunter_function *function);
-/* Under its lock. It takes the descriptors if it takes the queue. Returns SHUNTER_SAID_... */
+/* Both under its lock. It takes the descriptors if it takes the queue. Returns SHUNTER_SAID_... */
 int shunter_function_gets_queue(
     struct shunter_function *function, const struct control_function *told, const int *descriptors,
     uint32_t count);
+void shunter_function_drops_queue(struct shunter_function *function);
 
 /* ---- requests (requests.c, terms.c): what stands in one. False: ``call`` says what is wrong */
 
@@ -251,8 +252,7 @@ bool shunter_may_wait(struct shunter_function *function, struct shunter_call *ca
 /* ---- serving (serving.c) */
 
 /* New requests, which are taken. */
-void shunter_submit(
-    struct shunter_model *model, TRITONBACKEND_Request **requests, uint32_t count);
+void shunter_submit(struct shunter_model *of, TRITONBACKEND_Request **requests, uint32_t count);
 /* Something has happened: take it in, send what can be sent. */
 void shunter_go_on(struct shunter_function *function);
 /* From time to time: cancelled requests, and those whose workers are gone (lookout.c). */

@@ -58,14 +58,9 @@ int shunter_listen(struct shunter_backend *backend) {
     return shunter_watch(backend, backend->listener, &backend->listener_source);
 }
 
-void shunter_accept_host(struct shunter_backend *backend) {
-    const int connection =
-        accept4(backend->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+static void take_host(struct shunter_backend *backend, int connection) {
     struct ucred who = {.uid = (uid_t)-1};
     socklen_t size = sizeof who;
-    if (connection < 0) {
-        return;
-    }
     for (uint32_t i = 0; !getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size) &&
                          who.uid == getuid() && i < SHUNTER_SOURCES;
          i++) {
@@ -77,6 +72,14 @@ void shunter_accept_host(struct shunter_backend *backend) {
         }
     }
     close(connection); // of another user, or one too many
+}
+
+void shunter_accept_host(struct shunter_backend *backend) {
+    int connection;
+    while ((connection = accept4(
+                backend->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+        take_host(backend, connection);
+    }
 }
 
 /* ---- what is said */

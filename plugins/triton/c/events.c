@@ -21,7 +21,9 @@ uint64_t shunter_now_ns(void) {
 
 int shunter_watch(
     struct shunter_backend *backend, int descriptor, struct shunter_source *source) {
-    struct epoll_event wanted = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = source};
+    // Whom nobody can accept, as no descriptor is free, must not keep the thread awake.
+    const uint32_t how = source->kind == SHUNTER_LISTENER ? (uint32_t)EPOLLET : 0;
+    struct epoll_event wanted = {.events = EPOLLIN | EPOLLRDHUP | how, .data.ptr = source};
     return epoll_ctl(backend->epoll, EPOLL_CTL_ADD, descriptor, &wanted) ? -errno : 0;
 }
 
@@ -65,6 +67,7 @@ static bool handle(struct shunter_backend *backend, const struct shunter_source 
 static void look_after_all(struct shunter_backend *backend, uint64_t now_ns) {
     shunter_hold_lives(backend, now_ns);
     shunter_see_turns(backend);
+    shunter_accept_host(backend); // whom there was no descriptor for
     pthread_mutex_lock(&backend->lock);
     struct shunter_function *function = backend->functions;
     pthread_mutex_unlock(&backend->lock);

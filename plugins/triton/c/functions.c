@@ -81,7 +81,8 @@ static uint8_t **mapping_of(struct shunter_function *function, uint32_t number) 
                                : NULL;
 }
 
-static void drop_queue(struct shunter_function *function) {
+/* Of one without workers and calls: the next worker brings a new one. */
+void shunter_function_drops_queue(struct shunter_function *function) {
     shunter_served_free(function->served);
     function->served = NULL;
     uint8_t *base = function->landing.base;
@@ -103,6 +104,7 @@ static void drop_queue(struct shunter_function *function) {
     free(function->free);
     function->rows = NULL;
     function->free = NULL;
+    function->free_count = 0;
     function->queue = (struct shunter_queue){0};
     function->slot = (struct shunter_slot){.block = SHUNTER_NO_BLOCK};
 }
@@ -116,7 +118,7 @@ void shunter_function_free(struct shunter_function *function) {
             close(worker->process);
         }
     }
-    drop_queue(function);
+    shunter_function_drops_queue(function);
     close(function->bell);
     close(function->timer);
     pthread_cond_destroy(&function->came);
@@ -232,8 +234,7 @@ int shunter_function_gets_queue(
     if (function->served && (function->worker_count || function->calls)) {
         return SHUNTER_SAID_OTHER_TENSORS;
     }
-    drop_queue(function);
-    function->free_count = 0;
+    shunter_function_drops_queue(function);
     bool is_mapped = true;
     for (uint32_t i = 0; i < count && is_mapped; i++) {
         is_mapped = map_one(function, told, descriptors[i], i);
@@ -242,7 +243,7 @@ int shunter_function_gets_queue(
         shunter_get(shunter_word(function->queue.page, SHUNTER_Q_QUEUE_MAGIC)) !=
             SHUNTER_QUEUE_MAGIC ||
         !make_tables(function, told)) {
-        drop_queue(function);
+        shunter_function_drops_queue(function);
         return SHUNTER_SAID_WRONG;
     }
     memcpy(function->descriptors, descriptors, count * sizeof *descriptors);

@@ -1,6 +1,10 @@
 /* What is looked at from time to time: cancelled requests, and those whom nobody serves. */
 #include "streams.h"
 
+#ifndef SHUNTER_UNUSED_NS
+#define SHUNTER_UNUSED_NS 10000000000ULL /* a queue that nobody uses is kept so long */
+#endif
+
 static bool is_cancelled(const struct shunter_call *call) {
     bool is = false;
     TRITONSERVER_Error *error = TRITONBACKEND_RequestIsCancelled(call->request, &is);
@@ -52,6 +56,19 @@ static bool has_worker(const struct shunter_function *function) {
     return has;
 }
 
+/* A model that the server has let go of keeps no memory; one that is being loaded has its queue before
+ * its first worker, and before the server says so. */
+static void drop_unused(struct shunter_function *function, uint64_t now_ns) {
+    if (!function->served || function->loaded || function->worker_count || function->calls) {
+        function->unused_ns = 0;
+    } else if (!function->unused_ns) {
+        function->unused_ns = now_ns;
+    } else if (now_ns - function->unused_ns >= SHUNTER_UNUSED_NS) {
+        shunter_function_drops_queue(function);
+        function->unused_ns = 0;
+    }
+}
+
 void shunter_look_after(struct shunter_function *function, uint64_t now_ns) {
     pthread_mutex_lock(&function->lock);
     if (function->served) {
@@ -74,6 +91,7 @@ void shunter_look_after(struct shunter_function *function, uint64_t now_ns) {
         shunter_look_after_streams(function);
         shunter_look_after_workers(function, now_ns);
     }
+    drop_unused(function, now_ns);
     pthread_mutex_unlock(&function->lock);
     shunter_go_on(function);
 }

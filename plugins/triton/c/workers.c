@@ -15,6 +15,7 @@
 #include "backend.h"
 
 #define MOST_FDS (4 + 2 + SHUNTER_MAX_TENSORS)
+#define AWAY_NS 500000000ULL /* between two looks: nobody is heard meanwhile */
 
 static int32_t pid_of(int connection) {
     struct ucred who = {0};
@@ -107,7 +108,7 @@ static uint32_t place_of(const struct shunter_function *function, uint64_t inode
 static bool watch(struct shunter_function *function, uint32_t index) {
     struct shunter_attached *worker = &function->workers[index];
     return !shunter_watch(function->backend, worker->connection, &worker->source) &&
-           (worker->process < 0 ||
+           (worker->process < 0 || worker->shares ||
             !shunter_watch(function->backend, worker->process, &worker->source));
 }
 
@@ -139,7 +140,8 @@ int shunter_attach(
         .process = (int)syscall(SYS_pidfd_open, pid, 0),
         .pid = pid,
         .inode = inode,
-        .timeout_ns = told->timeout_ns};
+        .timeout_ns = told->timeout_ns,
+        .shares = told->pool != 0};
     function->worker_count++;
     const uint64_t now_ns = shunter_now_ns();
     if (shunter_worker_comes(function->served, index, (uint32_t)told->cap, worker->doorbell, now_ns)) {
@@ -171,13 +173,17 @@ int shunter_attach(
     return (int)index;
 }
 
+static void drain(struct shunter_function *function, uint32_t index) {
+    function->workers[index].leaving = true;
+    shunter_worker_drains(function->served, index);
+    set_rows(function);
+}
+
 bool shunter_drain(struct shunter_function *function, int32_t pid) {
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
-        struct shunter_attached *worker = &function->workers[i];
+        const struct shunter_attached *worker = &function->workers[i];
         if (worker->connection >= 0 && worker->pid == pid) {
-            worker->leaving = true;
-            shunter_worker_drains(function->served, i);
-            set_rows(function);
+            drain(function, i);
             return true;
         }
     }
@@ -194,10 +200,11 @@ static void gone(struct shunter_function *function, uint32_t index) {
     detach(function, index);
 }
 
-/* Children that it has forked may keep its connection open. */
+/* Children that it has forked may keep its connection open. Of one that shares its process only the
+ * seat is known, and what runs its batches may write for a while after that: its connection tells. */
 static bool has_ended(const struct shunter_attached *worker) {
     struct pollfd process = {.fd = worker->process, .events = POLLIN};
-    return poll(&process, 1, 0) > 0; // never, if it has none
+    return !worker->shares && poll(&process, 1, 0) > 0; // never, if it has none
 }
 
 void shunter_hear_worker(struct shunter_function *function, uint32_t index) {
@@ -215,7 +222,7 @@ void shunter_hear_worker(struct shunter_function *function, uint32_t index) {
         }
         text[length] = 0;
         if (strstr(text, "\"leave\"")) {
-            shunter_drain(function, worker->pid);
+            drain(function, index);
         }
     }
 }
@@ -231,32 +238,36 @@ static void end_stuck(struct shunter_function *function, uint32_t index, uint64_
         shunter_log(
             TRITON_WARN, "worker %u (pid %d) of %s is killed: no answer within %g s", index,
             (int)worker->pid, function->model, (double)worker->timeout_ns / 1e9);
-        if (worker->process < 0 ||
-            syscall(SYS_pidfd_send_signal, worker->process, SIGKILL, NULL, 0)) {
+        const bool is_known = worker->process >= 0;
+        if ((!is_known || syscall(SYS_pidfd_send_signal, worker->process, SIGKILL, NULL, 0)) &&
+            !(is_known && worker->shares)) { // whose seat is gone already
             shutdown(worker->connection, SHUT_RDWR);
             gone(function, index);
         }
     }
 }
 
-/* Who stands still for strict work is not late because of that; who hangs is found all the same. */
+/* Who stands still for strict work is not late because of that, nor whom this process did not hear as it
+ * was stopped itself; who hangs is found all the same. */
 static void excuse(struct shunter_function *function, uint64_t now_ns) {
     const uint64_t passed_ns = now_ns > function->looked_ns ? now_ns - function->looked_ns : 0;
     const bool works = function->yields && function->served->in_flight;
+    const bool was_away = function->looked_ns && passed_ns > AWAY_NS;
     function->looked_ns = now_ns;
     const struct shunter_holds holds =
         works ? shunter_holds_now(function->backend, now_ns) : (struct shunter_holds){0};
-    for (uint32_t i = 0; holds.any && i < SHUNTER_WORKER_COUNT; i++) {
+    for (uint32_t i = 0; (holds.any || was_away) && i < SHUNTER_WORKER_COUNT; i++) {
         if (function->workers[i].connection >= 0) {
-            shunter_excuse(
-                function->served, i, passed_ns,
-                holds.longest_park_ns + function->workers[i].timeout_ns);
+            const uint64_t most_ns = holds.longest_park_ns + function->workers[i].timeout_ns;
+            shunter_excuse(function->served, i, passed_ns, was_away ? UINT64_MAX : most_ns);
         }
     }
 }
 
 void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns) {
     static const char left[] = "{\"left\": true}";
+    // Who has answered is not stuck, however late this thread hears of it.
+    shunter_collect(function->served, shunter_now_ns()); // batches have begun after ``now_ns``
     excuse(function, now_ns);
     shunter_join_turns(function);
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {

@@ -25,6 +25,7 @@ struct shunter_attached {
     uint64_t timeout_ns;
     struct shunter_slice_set slices; /* where its strict requests run */
     struct shunter_slice_set place;  /* where all of them do */
+    bool shares; /* its process with other models: ``process`` is its seat's */
     bool leaving, left, killed;
 };
 

@@ -130,6 +130,18 @@ class Requests:
 requests = st.composite(Requests)()
 
 
+@pytest.mark.parametrize(
+    ("rows", "size", "good"), [(2, 0, 1), (2, 1 << 31, 0), (1 << 30, 1 << 31, 0), (1 << 31, 2, 0)]
+)
+def test_sizes_whose_product_is_no_number_of_64_bits_are_not_believed(program, rows, size, good):
+    packing = Packing((TensorSpec("t", "float64", (ANY,)),), batched=True)
+    run = bytearray(packing.pack([np.zeros((2, 0))]))
+    run[0:4], run[16:20] = rows.to_bytes(4, "little"), size.to_bytes(4, "little")
+    events, pieces = pieces_of([(bytes(run), rows)], lambda left: left)
+    found = program(packing, [*events, ("r", 0)], most_rows=2**31 - 1, pieces=pieces)
+    assert found == [[str(good), str(rows * good)]]
+
+
 @FEW
 @given(requests, st.data())
 def test_tensors_come_together_padded_or_as_they_are(program, made, data):

@@ -36,6 +36,9 @@ def policies(*threads):
 def places(*threads):
     return [os.sched_getaffinity(each.id if each else 0) for each in threads]
 
+def shares(*threads):
+    return [os.getpriority(os.PRIO_PROCESS, each.id if each else 0) for each in threads]
+
 def pin(cpus):
     return lambda: os.sched_setaffinity(0, cpus)
 """
@@ -154,10 +157,61 @@ def test_the_patience_of_a_load_is_limited():
 end = gentle.begin(cpus, cpus, 0.5)
 during = Thread()
 assert policies(during) == [os.SCHED_IDLE]
-while policies(None, during) != [os.SCHED_OTHER] * 2:
+seen = set()
+while 0 not in seen:
+    if policies(None, during) == [os.SCHED_OTHER] * 2:
+        seen |= {max(shares(None, during))}
     time.sleep(0.01)
+assert seen == {gentle.SMALL, 0}
 end()
 assert policies(None, during) == [os.SCHED_OTHER] * 2
+""")
+
+
+@needs_privilege
+@pytest.mark.parametrize("begin", ["begin(cpus, cpus, 0.2)", "begin_idle(step_back, 0.2)"])
+def test_a_load_that_ends_with_a_small_share_leaves_none(begin):
+    run(f"""
+def step_back():
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+before = policies(None)
+end = gentle.{begin}
+during = Thread()
+while shares(None, during) != [gentle.SMALL] * 2:
+    time.sleep(0.01)
+end()
+assert shares(None, during, Thread()) == [0] * 3
+assert set(policies(None, during)) == {{os.SCHED_IDLE if "idle" in "{begin}" else os.SCHED_OTHER}}
+""")
+
+
+@needs_privilege
+def test_a_share_that_a_handler_has_chosen_stays():
+    run("""
+end = gentle.begin(cpus, cpus, 0.2)
+own = Thread(lambda: os.setpriority(os.PRIO_PROCESS, 0, 5))
+while shares(None, own) != [gentle.SMALL, 5]:
+    time.sleep(0.01)
+assert policies(own) == [os.SCHED_OTHER]
+end()
+assert shares(None, own) == [0, 5]
+""")
+
+
+@needs_privilege
+def test_who_starts_beside_others_steps_back_at_once():
+    run("""
+gentle.begin_early({})
+assert policies(None) == [os.SCHED_OTHER]
+gentle.begin_early({"SHUNTER_GENTLE": "1"})
+assert policies(None) == [os.SCHED_IDLE]
+end = gentle.begin(cpus, cpus)
+timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+assert {os.sched_getscheduler(each.native_id) for each in timers} == {os.SCHED_OTHER}
+assert policies(None) == [os.SCHED_IDLE]
+end()
+assert policies(None) == [os.SCHED_OTHER]
 """)
 
 

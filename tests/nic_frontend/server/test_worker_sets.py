@@ -47,6 +47,16 @@ def test_a_set_gets_two_batches_and_then_who_is_next(serving, nic):
     clients["a"].answers(2)
 
 
+def test_who_ends_a_batch_says_so_also_where_only_another_model_waits(site, nic):
+    site.serve()
+    puppets = {model: site.puppet(model=model, pool=3 if model in "ab" else 0) for model in "abc"}
+    for model, puppet in puppets.items():
+        site.client(model=model).ask()
+        assert puppet.batch() is not None
+    wants = puppets["a"].queue.front_end("front_end_wants_done")
+    nic.until(lambda: [p.queue.words[wants] for p in puppets.values()] == [1, 1, 0])
+
+
 def test_workers_of_their_own_wait_for_nobody(site):
     site.serve()
     puppets = {model: site.puppet(model=model) for model in MODELS}

@@ -32,7 +32,7 @@ def test_what_no_session_could_carry_is_refused(sizes, fits):
 
 
 TIMEOUT_S = 1
-ATTACH = SimpleNamespace(response_timeout_s=TIMEOUT_S, model="m", slices=0, batch=1)
+ATTACH = SimpleNamespace(response_timeout_s=TIMEOUT_S, model="m", slices=0, batch=1, pool=0)
 LATE_NS = TIMEOUT_S * 10**9 + 1
 WAITS = """
 import socket, sys
@@ -82,6 +82,16 @@ def test_a_worker_that_is_killed_is_gone_when_its_process_is(process):
     assert process.killed and path.drained == [(3, 1)]
     assert select.select([process.process], [], [], 60)[0]
     assert end_stuck(path, [process], 0) == [process]
+
+
+def test_a_worker_that_shares_its_process_is_not_gone_when_its_seat_is(process):
+    """What runs its batches may write to them for a while; its connection says when it does not."""
+    shared = Worker.of(process.connection, 3, 1, -1, SimpleNamespace(**vars(ATTACH) | {"pool": 1}))
+    path = Path(LATE_NS)
+    assert end_stuck(path, [shared], 0) == []
+    assert select.select([shared.process], [], [], 60)[0]
+    assert not shared.has_ended and end_stuck(path, [shared], 0) == []
+    assert process.has_ended
 
 
 def test_a_worker_that_cannot_be_killed_is_not_gone(process, monkeypatch, caplog):

@@ -1,8 +1,9 @@
 """A process that serves both of fake_triton's models, m and n, one batch at a time, without torch.
 
-    pool_worker.py SOCKET DIM
+    pool_worker.py SOCKET DIM [seats]
 
-Its workers are of one set. At the end it prints how many batches they had at once, together.
+Its workers are of one set. At the end it prints how many batches they had at once, together. With
+``seats`` other processes have connected for it, whose numbers it prints first.
 """
 
 import contextlib
@@ -25,13 +26,34 @@ from shunter.batching.queue.tensor_queue import TensorQueue
 SET = 7
 
 
+def connected(path, *, by_another):
+    """A connection; ``by_another``: of a process that does nothing else, and ends with this one."""
+    if not by_another:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(path)
+        return connection
+    ours, theirs = socket.socketpair()
+    if not (pid := os.fork()):
+        ours.close()
+        with connected(path, by_another=False) as connection:
+            socket.send_fds(theirs, [b"x"], [connection.fileno()])
+        theirs.recv(1)
+        os._exit(0)
+    theirs.close()
+    print(pid, flush=True)
+    _KEPT.append(ours)
+    return socket.socket(fileno=socket.recv_fds(ours, 1, 1)[1][0])
+
+
+_KEPT = []
+
+
 class Seat:
     """A worker of a model."""
 
-    def __init__(self, path, model, dim):
+    def __init__(self, path, model, dim, *, by_another):
         inputs, outputs = specs(dim)
-        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.connection.connect(path)
+        self.connection = connected(path, by_another=by_another)
         attach = Attach(model, "1", inputs, outputs, BATCH, os.getpid(), pool=SET)
         send(self.connection, attach.to_json())
         answer, (udp, doorbell, front, pool, *rings) = receive(self.connection)
@@ -71,8 +93,8 @@ class Seat:
         self.done += 1
 
 
-def main(path, dim):
-    seats, most = [Seat(path, model, dim) for model in "mn"], 0
+def main(path, dim, *, by_another):
+    seats, most = [Seat(path, model, dim, by_another=by_another) for model in "mn"], 0
     try:
         while True:
             for seat in seats:
@@ -84,4 +106,4 @@ def main(path, dim):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), by_another="seats" in sys.argv)

@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 
-from shunter.batching.queue.attach import Attach, receive, send
+from shunter.batching.queue.attach import RESPONSE_TIMEOUT_S, Attach, receive, send
 from shunter.batching.queue.native import WorkerQueue, load
 from shunter.batching.queue.shared_memory import Mapping
 from shunter.batching.queue.tensor_queue import TensorQueue
@@ -57,7 +57,8 @@ def main(path, dim, fail_every, has_child, model, lock=None):
     if has_child:
         subprocess.Popen(["cat"], pass_fds=[connection.fileno()])
     place = {"slot": SLOT, "slices": SLICES, "place": SLICES if lock else 0}
-    attach = Attach(model, "1", inputs, outputs, BATCH, os.getpid(), **place)
+    timeout_s = int(os.environ.get("RESPONSE_TIMEOUT_S", RESPONSE_TIMEOUT_S))
+    attach = Attach(model, "1", inputs, outputs, BATCH, os.getpid(), timeout_s, **place)
     alone = Alone(lock) if lock else contextlib.nullcontext()
     send(connection, attach.to_json())
     answer, (udp, doorbell, front, pool, *rings) = receive(connection)

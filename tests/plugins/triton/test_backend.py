@@ -5,6 +5,8 @@ Whatever happens to workers, each request is answered once: with its own results
 
 import importlib.util
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
@@ -53,6 +55,7 @@ def program(request, tmp_path_factory):
     found = tmp_path_factory.mktemp("fake") / "fake_triton"
     flags = ["-std=c11", "-O1", "-g", "-pthread", *native.WARNINGS, "-ffp-contract=off"]
     flags += [f"-fsanitize={request.param}", "-fno-sanitize-recover=all", *build.includes()]
+    flags += ["-DSHUNTER_UNUSED_NS=300000000ULL"]
     sources = [HERE / "fake_triton.c", *build.sources()]
     command = [*native.compiler(), *flags, *map(str, sources), "-lm", "-o", str(found)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -73,16 +76,18 @@ class Site:
         self.reception = Reception(self.attach_at, self.at, lambda: 1e12)
         self.reception.start()
 
-    def worker(self, dim, fail_every=0, *, child=False, at=None, model="m", lock=()):
+    def worker(self, dim, fail_every=0, *, child=False, at=None, model="m", lock=(), **variables):
         command = [sys.executable, str(HERE / "tensor_worker.py")]
         command += [str(at or self.attach_at), str(dim), str(fail_every), str(int(child)), model]
         command += map(str, lock)
-        self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        environ = {**os.environ, **variables}
+        self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=environ))
         return self._processes[-1]
 
-    def pool(self, dim):
-        """A process that serves m and n."""
+    def pool(self, dim, *, seats=False):
+        """A process that serves m and n; ``seats``: others have connected for it."""
         command = [sys.executable, str(HERE / "pool_worker.py"), str(self.attach_at), str(dim)]
+        command += ["seats"] if seats else []
         self._processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         return self._processes[-1]
 
@@ -278,6 +283,80 @@ def test_two_models_of_one_process_have_room_for_two_batches_together(site):
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
     assert pool.communicate(timeout=PATIENCE_S)[0] == "2\n"
+
+
+def test_a_process_whose_seat_has_ended_may_still_write_and_is_there_until_it_leaves(site):
+    pool = site.pool(16, seats=True)
+    server = site.serve(6, 0, 16, FAKE_MODELS="2")
+    wait_until(lambda: answered(site) > 500)
+    for _ in range(2):
+        os.kill(int(pool.stdout.readline()), signal.SIGKILL)
+        before = answered(site)
+        wait_until(lambda before=before: answered(site) > before + 500)
+    with site.backend() as backend:
+        assert [each["workers"] for each in backend.functions()] == [1, 1]
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    assert pool.communicate(timeout=PATIENCE_S)[0] == "2\n"
+
+
+def test_a_worker_that_has_answered_is_not_stuck_however_late_it_is_heard(site):
+    worker = site.worker(16, RESPONSE_TIMEOUT_S="3")
+    server = site.serve(4, 0, 16)
+    for _ in range(3):
+        before = answered(site)
+        wait_until(lambda before=before: answered(site) > before + 200)
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(3.2)
+        os.kill(server.pid, signal.SIGCONT)
+    before = answered(site)
+    wait_until(lambda: answered(site) > before + 200)
+    assert worker.poll() is None
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+
+
+def test_who_is_not_loaded_any_more_keeps_no_memory_and_gets_it_again(site):
+    site.worker(16)
+    server = site.serve(1, 0, 16)
+    wait_until(lambda: answered(site))
+    for _ in range(2):
+        worker = site.worker(16, model="n")  # which the server has not loaded
+        wait_until(lambda: said(site, "n", "workers"))
+        before = descriptors(server)
+        os.kill(worker.pid, signal.SIGKILL)
+        # Three of the worker, seven of the memory.
+        wait_until(lambda before=before: descriptors(server) <= before - 10)
+    assert said(site, "m", "entries")
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+
+
+def said(site, model, what):
+    """What the backend says of a model; 0: nothing."""
+    with site.backend() as backend:
+        return sum(each[what] for each in backend.functions() if each["model"] == model)
+
+
+def descriptors(server):
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+def test_a_host_that_comes_when_no_descriptor_is_free_is_heard_later(site):
+    server = site.serve(1, 0, 16)
+    site.backend().close()
+    usual = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as early:
+        early.connect(str(site.at))
+        early.settimeout(PATIENCE_S)
+        early.send(layout.pack("hello", kind=Kind.HELLO))
+        assert not select.select([early], [], [], 0.3)[0]
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, usual)
+        assert layout.unpack("hello", early.recv(1 << 16))["kind"] == Kind.HELLO
+    site.worker(16)
+    wait_until(lambda: answered(site))
+    assert site.ended(server)["wrong"] == "0"
 
 
 def test_models_take_turns_where_the_control_page_asks_for_it(site, tmp_path):

@@ -51,12 +51,8 @@ final class DispatchState {
 
     /** {@code decideAgain} takes the lock and calls {@link #decide}. */
     DispatchState(
-            final Object lock,
-            final String name,
-            final ModelSlot slot,
-            final Commands commands,
-            final Dispatcher.Limits limits,
-            final Dispatcher.Shared shared,
+            final Object lock, final String name, final ModelSlot slot, final Commands commands,
+            final Dispatcher.Limits limits, final Dispatcher.Shared shared,
             final Runnable decideAgain) {
         this.lock = lock;
         this.name = name;
@@ -74,14 +70,8 @@ final class DispatchState {
         this.builder = new BatchBuilder(lock, queue, current, forecast, commands);
         this.sharing =
                 new SliceSharing(
-                        lock,
-                        slot,
-                        queue,
-                        current,
-                        commands,
-                        shared.hold(),
-                        shared.turns(),
-                        decideAgain);
+                        lock, slot, queue, current, commands,
+                        shared.hold(), shared.turns(), decideAgain);
         final DeliberateWait deliberateWait =
                 new DeliberateWait(commands, limits.registeredWaitUs(), limits.company());
         this.planner =
@@ -202,8 +192,16 @@ final class DispatchState {
     }
 
     void lost(final BatchWorker worker, final Loss loss, final Effects effects) {
-        inFlight.takeBack(worker, loss, effects);
+        while (!worker.inFlight.isEmpty()) { // a fault costs one batch, and no restart of the worker
+            guard.run("taking back", () -> inFlight.takeBack(worker, loss, effects));
+        }
         decide(clock.getAsLong(), effects);
+    }
+
+    /** The model is not served any more; no timer keeps it. */
+    void leave(final Effects effects) {
+        wakeup.cancel();
+        sharing.leave(clock.getAsLong(), effects);
     }
 
     void setWorkers(final List<? extends BatchWorker> workers, final Effects effects) {

@@ -1,5 +1,6 @@
 package org.shunter.torchserve.dispatch;
 
+import java.lang.ref.WeakReference;
 import java.util.List;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
@@ -55,22 +56,21 @@ public final class Dispatcher {
             Wakeup.Timer timer, Hold hold, Turns turns, LongSupplier clock,
             LongConsumer answered, BiConsumer<String, Recent.Line> ended) {}
 
+    /** For those who must not keep it. One for all: a request shall not cost another. */
+    public final WeakReference<Dispatcher> reference = new WeakReference<>(this);
+
     private final ModelSlot slot;
     private final LongSupplier clock;
     private final LongConsumer answered;
     private final DispatchState state;
 
     public Dispatcher(
-            final String name,
-            final ModelSlot slot,
-            final Commands commands,
-            final Limits limits,
-            final Shared shared) {
+            final String name, final ModelSlot slot, final Commands commands,
+            final Limits limits, final Shared shared) {
         this.slot = slot;
         this.clock = shared.clock();
         this.answered = shared.answered();
-        this.state =
-                new DispatchState(this, name, slot, commands, limits, shared, this::decideAgain);
+        this.state = new DispatchState(this, name, slot, commands, limits, shared, this::decideAgain);
     }
 
     /**
@@ -145,10 +145,8 @@ public final class Dispatcher {
     }
 
     private boolean lose(
-            final BatchWorker worker,
-            final WorkerState.Event event,
-            final Loss loss,
-            final Effects effects) {
+            final BatchWorker worker, final WorkerState.Event event,
+            final Loss loss, final Effects effects) {
         final boolean applies = apply(worker, event);
         if (applies) {
             state.lost(worker, loss, effects);
@@ -245,9 +243,7 @@ public final class Dispatcher {
      */
     public synchronized void excuse(
             final List<? extends BatchWorker> candidates,
-            final SliceSet heldSlices,
-            final long forNs,
-            final long mostNs) {
+            final SliceSet heldSlices, final long forNs, final long mostNs) {
         InFlight.excuse(candidates, heldSlices, forNs, mostNs);
     }
 
@@ -270,8 +266,11 @@ public final class Dispatcher {
     public void detach(final ControlPage page) {
         event(
                 effects -> {
-                    state.sharing.leave(clock.getAsLong(), effects);
-                    page.release(slot);
+                    try {
+                        state.leave(effects);
+                    } finally { // there are only so many slots
+                        page.release(slot);
+                    }
                 });
     }
 

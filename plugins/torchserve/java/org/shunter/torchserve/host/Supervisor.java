@@ -108,17 +108,26 @@ public final class Supervisor {
                     new ProcessBuilder(command)
                             .redirectOutput(ProcessBuilder.Redirect.DISCARD)
                             .start();
-        } catch (IOException e) {
+            observe(process);
+        } catch (IOException | RuntimeException | Error e) { // an Error: no thread to be had
             LOGGER.warn("The {} could not be started: {}", name, e.toString());
+            kill(process);
             relaunchLater();
-            return;
         }
+    }
+
+    private void observe(final Process running) {
         silence.begin(heartbeat.getAsLong(), System.nanoTime());
-        final Process running = process;
         final Thread log = new Thread(() -> log(running), "shunter-log");
         log.setDaemon(true);
         log.start();
         running.onExit().thenAccept(ended -> onExit(ended, log));
+    }
+
+    private static void kill(final Process process) {
+        if (process != null) {
+            process.destroyForcibly();
+        }
     }
 
     private void log(final Process running) {
@@ -177,10 +186,19 @@ public final class Supervisor {
         }
     }
 
-    private void relaunchLater() {
+    private synchronized void relaunchLater() {
         restarts++;
-        host.timer().schedule(() -> host.execute(this::launch), delayMs, TimeUnit.MILLISECONDS);
+        host.timer().schedule(this::relaunch, delayMs, TimeUnit.MILLISECONDS);
         delayMs = Math.min(2 * delayMs, LONGEST_DELAY_MS);
+    }
+
+    private void relaunch() {
+        try {
+            host.execute(this::launch);
+        } catch (RuntimeException | Error e) { // else nobody would ever start it again
+            LOGGER.warn("The {} could not be started: {}", name, e.toString());
+            relaunchLater();
+        }
     }
 
     /** Tell it to end for good. */
@@ -194,9 +212,7 @@ public final class Supervisor {
     /** End it at once. */
     synchronized void kill() {
         stopped = true;
-        if (process != null) {
-            process.destroyForcibly();
-        }
+        kill(process);
     }
 
     synchronized boolean isAlive() {

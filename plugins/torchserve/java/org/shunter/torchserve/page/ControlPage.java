@@ -132,7 +132,9 @@ public final class ControlPage {
         }
         final ByteBuffer view = bytes.duplicate();
         view.position(SLOTS_OFFSET + index * SLOT_SIZE).limit(SLOTS_OFFSET + (index + 1) * SLOT_SIZE);
-        return new ModelSlot(view.slice(), index);
+        final ModelSlot slot = new ModelSlot(view.slice(), index);
+        slot.clear(); // before it is live: the controller may have written to it meanwhile
+        return slot;
     }
 
     /** Give a slot back; its words are cleared. */

@@ -120,14 +120,19 @@ public final class ModelSlot {
      * on this object writes to private memory: no late change of the identity brings it back.
      */
     synchronized void leave() {
-        changeIdentity(
-                () -> {
-                    set(S_SLOT_STATE, 0);
-                    for (int at = S_GENERATION; at < SLOT_SIZE; at += 8) {
-                        set(at, 0);
-                    }
-                });
+        changeIdentity(this::clear);
         bytes = ByteBuffer.allocateDirect(SLOT_SIZE);
         index = -1;
+    }
+
+    /**
+     * Zero every word but the seqlock's. Also before a model has it: another process may have
+     * written for the one before after that had left.
+     */
+    void clear() {
+        set(S_SLOT_STATE, 0);
+        for (int at = S_GENERATION; at < SLOT_SIZE; at += 8) {
+            set(at, 0);
+        }
     }
 }

@@ -78,13 +78,16 @@ final class GenerationChange {
     private void startAll() throws InterruptedException, ExecutionException, TimeoutException {
         for (final WorkerGroup<Worker> group : started.groups) {
             for (int i = group.config().instances(); i > 0; i--) {
-                final Worker worker = roster.start(group);
+                final Worker worker;
+                synchronized (pool) { // who retires the model meets this worker, or prevents it
+                    checkPending();
+                    worker = roster.start(group);
+                }
                 final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);
                 if (status != 200) {
                     throw new IllegalStateException(
                             worker + " did not load: status " + status + ": " + worker.problem());
                 }
-                checkPending();
             }
         }
     }

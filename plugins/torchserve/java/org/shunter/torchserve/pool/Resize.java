@@ -1,5 +1,6 @@
 package org.shunter.torchserve.pool;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.shunter.torchserve.dispatch.Dispatcher;
@@ -41,10 +42,11 @@ final class Resize {
      */
     CompletableFuture<Void> begin() {
         assert Thread.holdsLock(pool);
-        final List<Worker> added;
+        final List<Worker> added = new ArrayList<>();
         try {
-            added = roster.fill(current, wanted);
+            roster.fill(current, wanted, added);
         } catch (RuntimeException | Error e) { // else the change would be under way for ever
+            roster.undo(added);
             pool.changed(PoolState.Event.FAILED);
             throw e;
         }

@@ -7,6 +7,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.events.Level;
+import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.worker.Worker;
 
 /**
@@ -61,10 +62,17 @@ public final class Scaling {
         final Generation current = pool.current();
         final int have = current.workers().size();
         final List<Worker> added = new ArrayList<>();
-        for (int i = have; i < min; i++) {
-            added.add(roster.start(current.growing()));
+        final List<GroupConfig> before = current.configuration();
+        try {
+            for (int i = have; i < min; i++) {
+                added.add(roster.start(current.growing()));
+            }
+            roster.fill(pool.network(), served.settings().network(), added);
+        } catch (RuntimeException | Error e) { // the dispatcher would never hear of those
+            roster.undo(added);
+            current.groups.forEach(group -> group.setConfig(before.get(group.index)));
+            throw e;
         }
-        added.addAll(roster.fill(pool.network(), served.settings().network()));
         final List<Worker> leaving = new ArrayList<>();
         for (int i = have; i > most; i--) {
             leaving.add(roster.drainYoungest(current.shrinking()));

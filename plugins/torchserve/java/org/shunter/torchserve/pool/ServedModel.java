@@ -51,21 +51,32 @@ public final class ServedModel implements WorkerModel {
         this.model = model;
         this.settings = settings;
         this.slot = host.page().claim();
-        this.commands = new Commands(slot);
-        this.wanted = new WantedConfiguration(slot);
-        this.dispatcher =
-                new Dispatcher(
-                        name(),
-                        slot,
-                        commands,
-                        new Dispatcher.Limits(
-                                capacity,
-                                model.getMaxBatchDelay() * 1000L,
-                                settings.sloNs(),
-                                settings.company()),
-                        host.shared());
-        this.published = new PublishedModel(host.config().getModelStore(), this);
-        this.pool = new WorkerPool(host, this, initialConfiguration(settings.configuration()));
+        try {
+            this.commands = new Commands(slot);
+            this.wanted = new WantedConfiguration(slot);
+            this.dispatcher =
+                    new Dispatcher(
+                            name(),
+                            slot,
+                            commands,
+                            new Dispatcher.Limits(
+                                    capacity,
+                                    model.getMaxBatchDelay() * 1000L,
+                                    settings.sloNs(),
+                                    settings.company()),
+                            host.shared());
+            this.published = new PublishedModel(host.config().getModelStore(), this);
+            this.pool = new WorkerPool(host, this, initialConfiguration(settings.configuration()));
+            warn();
+            changed(Level.INFO, "it is served from now on");
+        } catch (RuntimeException | Error e) { // nobody will ever close what was not made
+            host.page().release(slot);
+            throw e;
+        }
+    }
+
+    /** What whoever registers it may not have meant. */
+    private void warn() {
         if (slot.index() < 0) {
             LOGGER.warn(
                     "{} models have a slot on the control page already; {} runs on built-in numbers",
@@ -80,9 +91,6 @@ public final class ServedModel implements WorkerModel {
                             + " for some workers",
                     name());
         }
-        final String text = GroupConfig.text(pool.current().configuration());
-        host.events().tell(Level.INFO, name(), "it is served from now on; configuration " + text);
-        publishIdentity();
     }
 
     private List<GroupConfig> initialConfiguration(final List<GroupConfig> wanted) {

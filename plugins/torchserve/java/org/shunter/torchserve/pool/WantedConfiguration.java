@@ -64,7 +64,12 @@ public final class WantedConfiguration {
             slot.set(S_CHANGE_STATE, CHANGE_UNDER_WAY);
             slot.set(S_CHANGE_REQUEST, seen);
             final long request = seen;
-            executor.execute(() -> change(pool, groups, request));
+            try {
+                executor.execute(() -> change(pool, groups, request));
+            } catch (RuntimeException | Error e) { // no thread to be had
+                finish(request, CHANGE_UNDONE);
+                throw e;
+            }
         }
     }
 
@@ -92,7 +97,7 @@ public final class WantedConfiguration {
                     .whenComplete(
                             (done, error) ->
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
-        } catch (RuntimeException e) { // else the change would be under way for ever
+        } catch (RuntimeException | Error e) { // else the change would be under way for ever
             final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
             pool.tell(Level.WARNING, "refused: " + reason);
             LOGGER.warn("{}: the change was {}", pool, pool.lastChange());

@@ -44,14 +44,22 @@ final class WorkerRoster {
         final int pool = served.poolOf(index);
         final Worker worker =
                 new Worker(host, served, group, host.nextAddress(), nextGpu(group, pool), pool);
-        group.add(worker);
-        host.execute(worker::start);
-        LOGGER.debug("{} started", worker);
         worker.ended.thenRun(
                 () -> {
                     host.release(worker.address);
                     giveIndexBack(index);
                 });
+        final GroupConfig before = group.config();
+        group.add(worker);
+        try {
+            host.execute(worker::start);
+        } catch (RuntimeException | Error e) { // no thread to be had: it would start for ever
+            group.remove(worker);
+            group.setConfig(before);
+            worker.end();
+            throw e;
+        }
+        LOGGER.debug("{} started", worker);
         return worker;
     }
 
@@ -103,11 +111,18 @@ final class WorkerRoster {
     void drain(final Worker worker) {
         retiring.add(worker);
         worker.drain();
+        if (worker.state == WorkerState.STOPPED) { // before it was added, if it was given up
+            retiring.remove(worker);
+        }
     }
 
-    /** Start the workers that a generation's groups have fewer than wanted; nothing else changes. */
-    List<Worker> fill(final Generation generation, final List<GroupConfig> wanted) {
-        final List<Worker> added = new ArrayList<>();
+    /**
+     * Start the workers that a generation's groups have fewer than wanted; nothing else changes.
+     *
+     * @param added gets them: when one cannot be started, those before it are there
+     */
+    void fill(
+            final Generation generation, final List<GroupConfig> wanted, final List<Worker> added) {
         for (final WorkerGroup<Worker> group : generation.groups) {
             final GroupConfig before = group.config();
             for (int i = group.workers.size(); i < wanted.get(group.index).instances(); i++) {
@@ -115,7 +130,6 @@ final class WorkerRoster {
             }
             group.setConfig(before); // until they have loaded
         }
-        return added;
     }
 
     /** Take workers out again that were to fill up; what went wrong with them, if it is known. */
@@ -205,7 +219,12 @@ final class WorkerRoster {
                             result.complete(200);
                         }
                     },
-                    host::execute);
+                    host::execute)
+                    .exceptionally( // no thread to be had: else nobody would ever hear of it
+                            noThread -> {
+                                result.complete(500);
+                                return null;
+                            });
         }
         return result;
     }

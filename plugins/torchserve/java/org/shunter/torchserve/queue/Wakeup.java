@@ -32,6 +32,15 @@ public final class Wakeup {
         pending = timer.schedule(this::ring, Math.max(0, wakeNs - nowNs), TimeUnit.NANOSECONDS);
     }
 
+    /** Forget it: a timer for a far deadline would keep a dispatcher that nobody uses any more. */
+    public synchronized void cancel() {
+        if (pending != null) {
+            pending.cancel(false);
+        }
+        pending = null;
+        pendingNs = Entry.NEVER;
+    }
+
     private void ring() {
         synchronized (this) {
             pending = null;

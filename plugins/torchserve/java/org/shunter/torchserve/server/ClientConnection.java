@@ -22,12 +22,13 @@ final class ClientConnection {
 
     /**
      * A request is kept alive by the queue or the batch that it is in. A connection that waits for
-     * its next request must not keep the body of the last one.
+     * its next request must keep neither the body of the last one nor what served it: that model
+     * may be unregistered.
      */
     private static final class Watched extends WeakReference<Entry> {
-        private final Dispatcher dispatcher;
+        private final WeakReference<Dispatcher> dispatcher;
 
-        Watched(final Entry entry, final Dispatcher dispatcher) {
+        Watched(final Entry entry, final WeakReference<Dispatcher> dispatcher) {
             super(entry);
             this.dispatcher = dispatcher;
         }
@@ -39,8 +40,9 @@ final class ClientConnection {
 
         void abandon() {
             final Entry entry = get();
-            if (entry != null) {
-                dispatcher.abandon(entry);
+            final Dispatcher asked = dispatcher.get();
+            if (entry != null && asked != null) {
+                asked.abandon(entry);
             }
         }
     }
@@ -54,7 +56,7 @@ final class ClientConnection {
         if (entry.job instanceof RestJob job) {
             final ChannelHandlerContext context = StockFields.context(job);
             if (context != null) {
-                of(context.channel()).add(new Watched(entry, dispatcher));
+                of(context.channel()).add(new Watched(entry, dispatcher.reference));
             }
         } else if (entry.job instanceof GRPCJob job) {
             final ServerCallStreamObserver<?> call = StockFields.call(job);

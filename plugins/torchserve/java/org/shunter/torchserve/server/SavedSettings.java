@@ -5,6 +5,7 @@ import com.google.gson.GsonBuilder;
 import com.google.gson.JsonSyntaxException;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -31,6 +32,7 @@ public final class SavedSettings {
     private static final String FOLDER = ".shunter";
     /** Where earlier versions kept it; still read. */
     private static final String OLD_FOLDER = "shunter";
+    private static final String SUFFIX = ".json";
     private static final int VERSION = 1;
     private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
 
@@ -71,6 +73,8 @@ public final class SavedSettings {
     }
 
     private Content restored = new Content();
+    /** What this server was started from, which may lie elsewhere than other snapshots. */
+    private volatile String loaded = "";
 
     /** Settings that the restored snapshot had for a model, or null. */
     OfModel of(final Model model) {
@@ -85,7 +89,7 @@ public final class SavedSettings {
     }
 
     private static Path file(final String folder, final String snapshotName) {
-        return Path.of(FSSnapshotSerializer.getSnapshotDirectory(), folder, snapshotName + ".json");
+        return Path.of(FSSnapshotSerializer.getSnapshotDirectory(), folder, snapshotName + SUFFIX);
     }
 
     /** Write what goes with a snapshot that was just written. */
@@ -104,10 +108,25 @@ public final class SavedSettings {
         final Path file = file(FOLDER, snapshotName);
         Files.createDirectories(file.getParent());
         Files.write(file, GSON.toJson(content).getBytes(StandardCharsets.UTF_8));
+        forgetRemoved(file.getParent());
+    }
+
+    /** There is a snapshot for each change; who removes old ones need not know of these. */
+    private void forgetRemoved(final Path folder) throws IOException {
+        try (DirectoryStream<Path> files = Files.newDirectoryStream(folder, "*" + SUFFIX)) {
+            for (final Path each : files) {
+                final String name = each.getFileName().toString();
+                final String snapshot = name.substring(0, name.length() - SUFFIX.length());
+                if (!snapshot.equals(loaded) && !Files.exists(folder.resolveSibling(snapshot))) {
+                    Files.deleteIfExists(each);
+                }
+            }
+        }
     }
 
     /** Read what was saved with the snapshot that is being restored. */
     public void load(final String snapshotName) {
+        loaded = snapshotName;
         final Path newer = file(FOLDER, snapshotName);
         final Path file = Files.exists(newer) ? newer : file(OLD_FOLDER, snapshotName);
         if (!Files.exists(file)) {

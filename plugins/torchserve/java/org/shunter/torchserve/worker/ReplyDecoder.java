@@ -60,6 +60,8 @@ final class ReplyDecoder extends ByteToMessageDecoder {
             }
             inReply = false;
             out.add(new Reply(code, message, predictions));
+            message = null; // a worker that idles keeps its connection, not its last answers
+            predictions = null;
         } catch (Incomplete e) {
             in.readerIndex(mark);
         }

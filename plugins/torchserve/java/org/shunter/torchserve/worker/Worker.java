@@ -2,7 +2,7 @@ package org.shunter.torchserve.worker;
 
 import java.io.IOException;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.shunter.torchserve.dispatch.Dispatcher;
 import org.shunter.torchserve.events.Level;
 import org.shunter.torchserve.host.Host;
@@ -27,9 +27,6 @@ import org.slf4j.LoggerFactory;
  */
 public final class Worker extends BatchWorker {
     private static final Logger LOGGER = LoggerFactory.getLogger(Worker.class);
-    private static final int[] BACK_OFF_S = {
-        0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
-    };
     /** A process may take so long until it listens; loading has the model's own time-out. */
     public static final long LISTEN_TIMEOUT_S = 120;
 
@@ -50,9 +47,9 @@ public final class Worker extends BatchWorker {
     private final WorkerModel served;
     private final Dispatcher dispatcher;
     private volatile WorkerLife life;
-    private volatile long unhealthySinceMs;
+    private final Recovery recovery = new Recovery();
+    private final AtomicBoolean finished = new AtomicBoolean();
     private volatile String problem = "";
-    private int backOff = -1;
 
     public Worker(
             final Host host,
@@ -163,11 +160,9 @@ public final class Worker extends BatchWorker {
         }
         loading.loaded = true;
         setProblem("");
-        if (unhealthySinceMs != 0) {
-            unhealthySinceMs = 0;
+        if (recovery.worked()) {
             StockLog.recovered();
         }
-        backOff = -1;
         StockMetrics.workerLoaded(
                 "W-" + address.port() + "-" + served.model().getModelVersionName()
                         .getVersionedModelName(),
@@ -221,11 +216,7 @@ public final class Worker extends BatchWorker {
     }
 
     private void retry() {
-        final boolean first = unhealthySinceMs == 0;
-        if (first) {
-            unhealthySinceMs = System.currentTimeMillis();
-        }
-        StockLog.recovery(first, unhealthySinceMs);
+        StockLog.recovery(recovery.failed(System.nanoTime()), System.currentTimeMillis());
         if (!isHealthy()) {
             LOGGER.error("{} failed for too long and is given up", this);
             host.events().tell(Level.ERROR, served.name(), this + " is given up: " + problem);
@@ -233,24 +224,27 @@ public final class Worker extends BatchWorker {
             served.onGivenUp(this);
             return;
         }
-        backOff = Math.min(backOff + 1, BACK_OFF_S.length - 1);
         restarts++;
-        StockLog.retry(address.port(), BACK_OFF_S[backOff]);
-        host.timer().schedule(this::restart, BACK_OFF_S[backOff], TimeUnit.SECONDS);
+        StockLog.retry(address.port(), recovery.tryAgain(host.timer(), this::restart));
     }
 
     private void restart() {
-        if (dispatcher.change(this, WorkerState.Event.RETRIED)) {
+        if (!dispatcher.change(this, WorkerState.Event.RETRIED)) {
+            return;
+        }
+        try {
             host.execute(this::start);
+        } catch (RuntimeException | Error e) { // no thread to be had: it would start for ever
+            final Loss loss = Loss.died(500, e.toString());
+            if (dispatcher.onLost(this, loss)) {
+                afterLoss(life, WorkerState.STARTING, loss);
+            }
         }
     }
 
     /** Within the time in which a failing worker is started again. */
     public boolean isHealthy() {
-        final long since = unhealthySinceMs;
-        return since == 0
-                || System.currentTimeMillis() - since
-                        < served.model().getMaxRetryTimeoutInMill();
+        return recovery.isWithin(served.model().getMaxRetryTimeoutInMill(), System.nanoTime());
     }
 
     /** Finish what it holds, then end. */
@@ -272,7 +266,12 @@ public final class Worker extends BatchWorker {
         }
     }
 
+    /** Once: its address may be another worker's by the time it is heard of again. */
     private void finish() {
+        if (!finished.compareAndSet(false, true)) {
+            return;
+        }
+        recovery.end();
         firstLoad.complete(500);
         served.onEnded(this);
         final WorkerLife last = life;

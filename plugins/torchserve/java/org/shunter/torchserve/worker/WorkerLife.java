@@ -72,6 +72,10 @@ final class WorkerLife implements WorkerConnection.Listener {
         process = WorkerProcess.start(launch);
         host.watch(process.process());
         process.onExit(() -> gone.complete(null));
+        if (worker.state == WorkerState.STOPPED) { // who ended it may have seen no process yet
+            release();
+            return;
+        }
         process.awaitListening(Worker.LISTEN_TIMEOUT_S);
         if (!dispatcher.change(worker, WorkerState.Event.STARTED)) {
             release();

@@ -24,13 +24,24 @@ final class WorkerProcess {
         builder.environment().clear();
         builder.environment().putAll(launch.environment());
         process = builder.start();
-        process.getOutputStream().close();
         final Runnable started = () -> listening.complete(null);
         output = new WorkerOutput(launch.name(), process.getInputStream(), false, started);
         errors = new WorkerOutput(launch.name(), process.getErrorStream(), true, started);
-        output.start();
-        errors.start();
+        read(process, output, errors);
         process.onExit().thenCompose(ended -> lastWords()).thenAccept(this::endedEarly);
+    }
+
+    /** Without the threads that read what it prints, it is ended: nobody would know of it. */
+    static void read(final Process process, final Thread output, final Thread errors)
+            throws IOException {
+        try {
+            process.getOutputStream().close();
+            output.start();
+            errors.start();
+        } catch (IOException | RuntimeException | Error e) {
+            process.destroyForcibly();
+            throw e;
+        }
     }
 
     private void endedEarly(final String why) {

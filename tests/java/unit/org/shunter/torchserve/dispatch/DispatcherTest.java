@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.shunter.torchserve.dispatch.TestModel.MS;
 import static org.shunter.torchserve.forming.RequestClass.BEST_EFFORT;
@@ -19,6 +20,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.page.ControlPage;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.queue.Batch;
@@ -357,6 +359,49 @@ class DispatcherTest {
         worker.answer();
         assertEquals(5, worker.running().size());
         assertEquals("s", worker.running().get(0));
+    }
+
+    @Test
+    void aFaultWhileALostWorkersBatchesAreTakenBackKeepsItFromNothing() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        final TestModel.Request broken = new TestModel.Request("broken", "broken");
+        model.offer(broken, STRICT, 0, Rerun.NEVER);
+        final TestModel.Request next = model.strict("next");
+        assertEquals(2, worker.inFlight.size());
+        broken.isBroken = true;
+        assertTrue(worker.die(), "who restarts it does not hear of it");
+        assertEquals(0, worker.held);
+        worker.comeBack();
+        end(worker);
+        assertEquals(List.of(200), next.statuses);
+    }
+
+    @Test
+    void noTimerKeepsAModelThatIsGone() {
+        final TestModel.Request waits = new TestModel.Request("waits", "waits");
+        model.serve(1)[0].state = WorkerState.STARTING;
+        model.offer(waits, STRICT, 24 * 3_600_000 * MS, Rerun.AFTER_DEATH);
+        assertTrue(model.willRing());
+        model.dispatcher.setWorkers(List.of());
+        model.dispatcher.failWaiting(503, "removed");
+        model.dispatcher.detach(model.page);
+        assertFalse(model.willRing());
+    }
+
+    @Test
+    void aSlotIsGivenBackWhateverFailsBefore() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        model.strict("runs");
+        final ControlPage page = model.page;
+        for (int i = 1; i < ControlLayout.SLOT_COUNT; i++) {
+            page.claim();
+        }
+        assertEquals(-1, page.claim().index());
+        model.clockFails = true;
+        assertThrows(IllegalStateException.class, () -> model.dispatcher.detach(page));
+        model.clockFails = false;
+        assertEquals(0, page.claim().index());
+        worker.answer();
     }
 
     /** However long ago its batch should have ended. */

@@ -15,10 +15,10 @@ import java.util.function.Predicate;
 import org.shunter.torchserve.queue.BatchWorker;
 
 /** What an object of ours still refers to, through our own classes and the usual collections. */
-final class Reachable {
+public final class Reachable {
     private Reachable() {}
 
-    static List<Object> from(final Object root, final Predicate<Object> wanted) {
+    public static List<Object> from(final Object root, final Predicate<Object> wanted) {
         final Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
         final ArrayDeque<Object> open = new ArrayDeque<>(List.of(root));
         final List<Object> found = new ArrayList<>();

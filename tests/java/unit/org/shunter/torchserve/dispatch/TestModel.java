@@ -48,10 +48,20 @@ public class TestModel {
         final List<String> texts = new ArrayList<>();
         /** Something that costs memory as long as it is reachable. */
         final byte[] body = new byte[1];
+        /** Ending it fails. */
+        boolean isBroken;
 
         public Request(final String name, final String id) {
             super("m", "1", WorkerCommands.PREDICT, new RequestInput(id));
             this.name = name;
+        }
+
+        @Override
+        public RequestInput getPayload() {
+            if (isBroken) {
+                throw new IllegalStateException("told to fail");
+            }
+            return super.getPayload();
         }
 
         @Override
@@ -213,6 +223,7 @@ public class TestModel {
     private record Alarm(long atNs, long number, Runnable task, CompletableFuture<Void> handle) {}
 
     long now = 1000 * MS;
+    boolean clockFails;
     final ControlPage page;
     final ModelSlot slot;
     final Commands commands;
@@ -255,9 +266,16 @@ public class TestModel {
                                 this::schedule,
                                 hold,
                                 turns,
-                                () -> now,
+                                this::clock,
                                 receivedNs -> {},
                                 null));
+    }
+
+    private long clock() {
+        if (clockFails) {
+            throw new IllegalStateException("told to fail");
+        }
+        return now;
     }
 
     private Future<?> schedule(final Runnable task, final long delay, final TimeUnit unit) {
@@ -299,6 +317,11 @@ public class TestModel {
                         .orElse(null);
         alarms.remove(next);
         return next;
+    }
+
+    /** Whether a timer will ring that nobody has cancelled. */
+    boolean willRing() {
+        return alarms.stream().anyMatch(alarm -> !alarm.handle.isCancelled());
     }
 
     WorkerGroup<BatchWorker> group(final int index, final RequestClass... classes) {

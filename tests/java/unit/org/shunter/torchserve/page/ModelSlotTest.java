@@ -29,6 +29,26 @@ final class ModelSlotTest {
         assertEquals(before, written(before + "\ud83d\ude00")); // four
     }
 
+    /** The controller may just have been computing what it then wrote for the model before. */
+    @Test
+    void whatWasWrittenAfterAModelLeftIsNotTheNextOnes() {
+        final ByteBuffer shared = ByteBuffer.allocateDirect(ControlLayout.PAGE_SIZE);
+        final ControlPage page = new ControlPage(shared);
+        final int last = ControlLayout.SLOT_COUNT - 1;
+        for (int i = 0; i < last; i++) {
+            page.claim();
+        }
+        page.release(page.claim());
+        final int late = ControlLayout.SLOTS_OFFSET + last * ControlLayout.SLOT_SIZE;
+        page.set(late + ControlLayout.S_WANTED_REQUEST, 7);
+        page.set(late + ControlLayout.S_COMMAND_SEQUENCE, 2);
+        final ModelSlot next = page.claim();
+        assertEquals(last, next.index());
+        assertEquals(0, next.get(ControlLayout.S_WANTED_REQUEST));
+        assertEquals(0, next.get(ControlLayout.S_COMMAND_SEQUENCE));
+        assertEquals(0, next.get(ControlLayout.S_SLOT_SEQUENCE) % 2);
+    }
+
     @Test
     void theFieldThatFollowsIsLeftAlone() {
         final int next = ControlLayout.S_LAST_CHANGE + ControlLayout.LAST_CHANGE_BYTES;
