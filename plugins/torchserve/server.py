@@ -78,8 +78,7 @@ class Server:
         self._model_store = Path(model_store).resolve()
         self._models = list(models)
         self._given_folder = folder
-        self._plugins = plugins
-        self._config = dict(config or {})
+        self._plugins, self._config = plugins, dict(config or {})
         self._quiet, self._tokens = quiet, tokens
         self._snapshots = snapshots
         self._model_api = model_api
@@ -186,10 +185,11 @@ class Server:
         environment = isolation.environment(
             temporary=self._temporary, runtime=runtime, logs=self.folder / "logs", extra=self._env
         )
+        command = self._command()
         atexit.register(self.stop)
         with self.log.open("ab") as log:  # at its end, wherever that is: others may cut it
             launcher = subprocess.Popen(
-                self._command(),
+                command,
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
