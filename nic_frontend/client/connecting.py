@@ -99,6 +99,18 @@ class Target:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
 
+    def connected(self, timeout_s: float) -> socket.socket:
+        """One that does not block, and is connected. Raises OSError."""
+        made = self.socket()
+        try:
+            made.settimeout(timeout_s)
+            made.connect(self.where)
+            made.setblocking(False)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
 
 def segment_of(connection: socket.socket) -> int:
     """Largest payload of a datagram that is not cut on the way; a stream's is the largest."""

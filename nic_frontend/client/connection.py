@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import select
 import socket
 import time
+import weakref
 from collections.abc import Callable
 
 from shunter.nic_frontend.client.hello_connection import HelloConnection
@@ -30,6 +32,10 @@ from shunter.nic_frontend.wire.layout import WANT_SHARED_MEMORY
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
+_ALL: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""Of this process."""
+_PARENTS: list[object] = []
+"""What a child must not free: a thread of its parent may have been at work on it."""
 
 
 class Connection:
@@ -56,6 +62,7 @@ class Connection:
         """
         functions()  # first of all: without the library nothing works
         check_names(model, version, key.id if key else "")
+        _ALL.add(self)
         self.socket: socket.socket | None = None
         self._greeting: HelloConnection | None = None
         """While there is no session."""
@@ -123,6 +130,16 @@ class Connection:
             self.socket.close()
         if self.core is not None:
             self.core.close()
+        self.socket = self.core = self._greeting = self._opening = None
+
+    def leave_to_parent(self) -> None:
+        """In a child: the session, its numbers and its keys are the parent's, and so are its calls.
+
+        Two that go on with it would have each other's answers. Another is opened when needed.
+        """
+        if self.socket is not None:
+            self.socket.close()
+        _PARENTS.append(self.core)
         self.socket = self.core = self._greeting = self._opening = None
 
     @property
@@ -267,3 +284,11 @@ class Connection:
 
     def _take(self, core: NativeSession, until_ns: int, spin: bool) -> bool:
         raise NotImplementedError
+
+
+def _leave_to_parent() -> None:
+    for each in list(_ALL):
+        each.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -7,6 +7,7 @@ lost, and then does again what may be done again.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 BURST_BYTES = 1 << 20
 """After so many the client looks whether answers have come."""
+MOST_SILENCE_NS = 10_000_000_000
+"""A stream whose server says nothing for so long, though it is asked, is given up."""
 TICK_NS = 10_000_000
 """Nothing waits longer without a look at the time."""
 _OK = int(WireStatus.OK)
@@ -148,6 +151,8 @@ class Exchange(Connection):
         if status == _OK:
             return one.answer()
         if not one.req_id:
+            if status not in (0, -errno.EAGAIN):
+                self.lose(os.strerror(-status))
             return None
         call = one.call(options, now, timeout_s)
         call.req_id = one.req_id
@@ -161,6 +166,11 @@ class Exchange(Connection):
     def ask(self, now_ns: int) -> None:
         """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
         self.now, self._ask_due_ns = now_ns, 0
+        if self.core is not None:
+            self._ask(self.core)
+
+    def ask_again(self) -> None:
+        """If it is time to: the question, or its answer, may be lost."""
         if self.core is not None:
             self._ask(self.core)
 
@@ -242,10 +252,19 @@ class Exchange(Connection):
             return
         # Which may be said by anybody, so it is believed but now and then, and only asked about.
         is_unknown = core.unknown_ns > max(core.heard_ns, self._probed_ns + SILENCE_NS)
-        if not self.is_busy or core.stream:
+        if not self.is_busy:
+            return
+        if core.stream:
+            if self._is_dead(core):
+                self.lose("the server is silent")
             return
         if is_unknown or (self._is_silent(core) and self._is_asked_in_vain(core)):
             self._begin_opening()
+
+    def _is_dead(self, core: NativeSession) -> bool:
+        """Whether a stream's server does not answer, that is asked every second, while it could."""
+        silent_ns = self.now - max(core.heard_ns, self._busy_since_ns)
+        return not self.is_stuck and silent_ns > MOST_SILENCE_NS
 
     def _is_asked_in_vain(self, core: NativeSession) -> bool:
         """Whether it does not answer; else it is asked, if it is time to."""
@@ -272,5 +291,7 @@ class Exchange(Connection):
         if core is None and self.is_refused:
             assert self.failure is not None
             return self.failure
-        is_heard = core is not None and (core.stream or core.heard_ns >= call.begun_ns)
+        is_heard = core is not None and (
+            core.heard_ns >= call.begun_ns or (core.stream and not self._is_dead(core))
+        )
         return lateness(call, is_heard=is_heard, failure=self.failure)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client.connecting import (
     CONNECT_S,
     PAUSE_S,
@@ -83,8 +83,6 @@ class Session:
         except BaseException:
             self._exchange.close()
             raise
-        self.inputs, self.outputs = self.tensors.inputs, self.tensors.outputs
-        """Tensors of one request."""
 
     # ---- connecting
 
@@ -108,23 +106,12 @@ class Session:
                 self._targets = self._address.targets()
             target = self._targets.pop(0)
             self._exchange.has_more = bool(self._targets)
-            connection = self._connected(target)
+            connection = target.connected(min(CONNECT_S, self._timeout_s))
         except (OSError, UnreachableError) as error:
             self._exchange.lose(reason_of(error))
             self._exchange.tick(time.monotonic_ns())
             return
         self._exchange.attach(connection, segment_of(connection))
-
-    def _connected(self, target: Target) -> socket.socket:
-        connection = target.socket()
-        try:
-            connection.settimeout(min(CONNECT_S, self._timeout_s))
-            connection.connect(target.where)
-            connection.setblocking(False)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
     # ---- requests
 
@@ -221,6 +208,16 @@ class Session:
         return self._exchange.core is not None and self._exchange.core.shares_memory
 
     @property
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Of one request, as the model that is there now takes it."""
+        return self.tensors.inputs
+
+    @property
+    def outputs(self) -> Sequence[TensorSpec]:
+        """The same of its answer."""
+        return self.tensors.outputs
+
+    @property
     def tensors(self) -> Tensors:
         """Of one request."""
         tensors = self._exchange.tensors
@@ -278,6 +275,7 @@ class Session:
                 exchange.lose("the server is silent")
                 exchange.check_opening(is_over=True)
             self._step()
+            exchange.ask_again()
 
     @property
     def may_be_strict(self) -> bool:

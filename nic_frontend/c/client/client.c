@@ -64,7 +64,11 @@ static int64_t begin(
     client->live.pending++;
     shunter_flow_begin(call);
     const int error = shunter_flow_want_all(client, call, now);
-    return error ? error : (int64_t)call->req_id;
+    if (error) { // it has not begun: nobody would hear how it ends, and its memory is the caller's
+        shunter_call_free(client, call);
+        return error;
+    }
+    return (int64_t)call->req_id;
 }
 
 int64_t shunter_client_begin(
@@ -173,7 +177,10 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
             return error;
         }
     }
-    const int count = shunter_client_poll(client, &ended, 1, exchange->until_ns, exchange->spin);
+    int count;
+    do {
+        count = shunter_client_poll(client, &ended, 1, exchange->until_ns, exchange->spin);
+    } while (count > 0 && ended.req_id != exchange->req_id);
     if (count > 0) {
         exchange->status = ended.status;
         exchange->bytes = ended.bytes;
@@ -188,14 +195,6 @@ uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **dat
     client->hello_length = 0;
     *datagram = client->hello;
     return length;
-}
-
-int shunter_client_unwanted(struct shunter_client *client, uint64_t req_id) {
-    int error = 0;
-    for (int said = 0; !error && said < (client->settings.stream ? 1 : 4); said++) { // unanswered
-        error = shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
-    }
-    return error;
 }
 
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {

@@ -54,6 +54,14 @@ void shunter_call_free(struct shunter_client *client, struct shunter_call *call)
     }
 }
 
+int shunter_client_unwanted(struct shunter_client *client, uint64_t req_id) {
+    int error = 0;
+    for (int said = 0; !error && said < (client->settings.stream ? 1 : 4); said++) { // unanswered
+        error = shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
+    }
+    return error;
+}
+
 static void end_call(struct shunter_client *client, struct shunter_call *call, uint32_t status) {
     client->ended[client->ended_count++] = (struct shunter_ended){
         call->req_id, status, shunter_client_is_packed(client) ? call->answer_bytes : 0};
@@ -179,7 +187,8 @@ static int heed_sack(
     call->rto_ns = shunter_call_rto(client);
     call->due_ns = now + call->rto_ns;
     if (header->status == SHUNTER_SACK_RECEIVING) {
-        return shunter_flow_heard(client, call, have, length, now);
+        // Nothing of it has come, where there is no list; below that would say all of it has.
+        return shunter_flow_heard(client, call, length ? have : client->spill, length, now);
     }
     rest(client, call, now);
     return shunter_flow_heard(client, call, have, length, now);

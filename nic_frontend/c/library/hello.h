@@ -65,6 +65,9 @@ struct shunter_session {
     struct shunter_client_settings settings; /* without its keys */
     uint64_t asked_ns, ask_wait_ns; /* for credit */
     struct shunter_stream *streams;
+    struct shunter_result kept[SHUNTER_WINDOW]; /* that nobody was told of yet */
+    unsigned kept_count;
+    pid_t process; /* whose it is: a child that it forks has the same numbers, keys and socket */
 };
 
 #define SHUNTER_FIRST_ASK_NS 5000000ULL
@@ -84,7 +87,7 @@ void shunter_session_streams_free(struct shunter_session *session);
 
 /* A request has begun. */
 void shunter_session_begun(struct shunter_session *session);
-/* As shunter_poll; what is of no stream, and has no room in ``results``, is dropped. */
+/* As shunter_poll, but for what was kept; what is of no stream, and has no room in ``results``, is. */
 int shunter_session_poll(
     struct shunter_session *session, struct shunter_result *results, unsigned most,
     uint64_t until_ns);

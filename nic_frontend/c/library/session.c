@@ -20,7 +20,9 @@ _Static_assert(SHUNTER_MOST_AT_ONCE == SHUNTER_WINDOW, "window");
 void shunter_close(shunter_session *session) {
     if (session) {
         shunter_session_streams_free(session);
-        shunter_client_farewell(session->client);
+        if (session->process == getpid()) { // else it goes on where it was opened
+            shunter_client_farewell(session->client);
+        }
         shunter_client_free(session->client);
         shunter_unshare(&session->tensors, &session->settings);
         close(session->settings.socket);
@@ -84,11 +86,13 @@ void shunter_session_begun(struct shunter_session *session) {
 }
 
 static int64_t begin(shunter_session *session, const struct request *request) {
-    static const struct shunter_request_options DEFAULTS = {0};
     const struct shunter_request_options *options =
-        request->options ? request->options : &DEFAULTS;
-    if (options->priority < 0 || options->priority > 2) {
-        return -EINVAL;
+        request->options ? request->options : &(struct shunter_request_options){0};
+    if (options->priority < 0 || options->priority > 2 || session->process != getpid()) {
+        return options->priority < 0 || options->priority > 2 ? -EINVAL : -ECHILD;
+    }
+    if (session->kept_count == SHUNTER_WINDOW) {
+        return -EAGAIN; // until somebody asks how those have ended
     }
     const int64_t begun = request->run
         ? begin_run(session, request, options)
@@ -149,17 +153,37 @@ static bool is_forgotten(const struct shunter_session *session, uint64_t now) {
     return live->unknown_ns > live->heard_ns && now > live->heard_ns + SILENCE_NS;
 }
 
+/* Who waits for one request, or reads a stream, does not hear how others have ended. */
+static void keep(struct shunter_session *session, struct shunter_result result) {
+    if (session->kept_count < SHUNTER_WINDOW) { // no more have begun
+        session->kept[session->kept_count++] = result;
+    }
+}
+
+static int kept_of(struct shunter_session *session, struct shunter_result *results, unsigned most) {
+    const unsigned found = session->kept_count < most ? session->kept_count : most;
+    memcpy(results, session->kept, found * sizeof *results);
+    session->kept_count -= found;
+    memmove(session->kept, session->kept + found, session->kept_count * sizeof *results);
+    return (int)found;
+}
+
 /* How many of those that have ended are of no stream. */
 static int told(
     struct shunter_session *session, const struct shunter_ended *ended, int count,
     struct shunter_result *results, unsigned most) {
     unsigned found = 0;
     for (int i = 0; i < count; i++) {
-        if (!shunter_session_streams_take(session, &ended[i]) && found < most) {
+        if (!shunter_session_streams_take(session, &ended[i])) {
             const int status = (int)ended[i].status;
-            results[found++] = (struct shunter_result){
+            const struct shunter_result result = {
                 (int64_t)ended[i].req_id, status == SHUNTER_STATUS_OK ? 0 : -status,
                 ended[i].bytes};
+            if (found < most) {
+                results[found++] = result;
+            } else {
+                keep(session, result);
+            }
         }
     }
     return (int)found;
@@ -194,6 +218,9 @@ int shunter_session_poll(
 int shunter_poll(
     shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms) {
     const uint64_t now = shunter_client_now_ns();
+    if (session->kept_count && most) {
+        return kept_of(session, results, most);
+    }
     return shunter_session_poll(
         session, results, most,
         now + (timeout_ms > 0 ? (unsigned)timeout_ms * SHUNTER_NS_PER_MS : 0));
@@ -214,9 +241,9 @@ static int infer(
     shunter_session *session, const struct request *asked, size_t *bytes, unsigned timeout_ms) {
     const uint64_t until_ns = shunter_client_now_ns() + timeout_ms * SHUNTER_NS_PER_MS;
     int64_t request = 0;
-    int wait_ms = 1;
-    while (wait_ms) {
-        struct shunter_result result;
+    int wait_ms = 1, error = 1;
+    while (wait_ms && error > 0) {
+        struct shunter_result results[SHUNTER_WINDOW];
         if (!request) {
             const int64_t begun = begin(session, asked);
             if (begun < 0 && begun != -EAGAIN) {
@@ -225,18 +252,20 @@ static int infer(
             request = begun > 0 ? begun : 0;
         }
         wait_ms = left_ms(until_ns);
-        const int count = shunter_poll(session, &result, 1, wait_ms);
-        if (count < 0) {
-            shunter_cancel(session, request);
-            return count;
-        }
-        if (count && result.request == request) {
-            *bytes = result.bytes;
-            return result.error;
+        const uint64_t soon = shunter_client_now_ns() + (unsigned)wait_ms * SHUNTER_NS_PER_MS;
+        const int count = shunter_session_poll(session, results, SHUNTER_WINDOW, soon);
+        error = count < 0 ? count : 1;
+        for (int i = 0; i < count; i++) {
+            if (results[i].request == request) {
+                *bytes = results[i].bytes;
+                error = results[i].error;
+            } else {
+                keep(session, results[i]);
+            }
         }
     }
-    shunter_cancel(session, request);
-    return -ETIMEDOUT;
+    shunter_cancel(session, request); // if it has not ended
+    return error > 0 ? -ETIMEDOUT : error;
 }
 
 int shunter_infer(

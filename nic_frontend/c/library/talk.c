@@ -234,6 +234,7 @@ int shunter_open(
         return error;
     }
     session->ask_wait_ns = SHUNTER_FIRST_ASK_NS;
+    session->process = getpid();
     *result = session;
     return 0;
 }

@@ -1,6 +1,9 @@
 """The client against a real front end and a real worker."""
 
 import asyncio
+import contextlib
+import os
+import socket
 import threading
 import time
 
@@ -295,6 +298,17 @@ def test_a_silent_server_is_not_reached(gated):
         session.infer([x(1, 2, 3)])
 
 
+def test_a_question_that_gets_lost_is_asked_again(make_service, double, monkeypatch):
+    service = make_service()
+    service.serve("double", **double)
+    with Session(service.url(), "double", timeout_s=LONG) as session:
+        core, asked = session._exchange.core, []
+        ask = core.ask
+        monkeypatch.setattr(core, "ask", lambda: asked.append(0) or (len(asked) > 1 and ask()))
+        session.ping()
+        assert len(asked) > 1
+
+
 def test_ctrl_c_takes_the_request_back(gated, monkeypatch):
     with Session(gated.url(), "gated", timeout_s=LONG) as session:
         step = session._step
@@ -310,6 +324,27 @@ def test_ctrl_c_takes_the_request_back(gated, monkeypatch):
         monkeypatch.undo()
         gated.gate.set()
         assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_child_of_the_process_has_sessions_of_its_own(make_service, double, scheme):
+    service = make_service(key=KEY)
+    service.serve("double", **double)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Client(service.url(scheme), timeout_s=LONG, key=KEY) as client:
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+        if not (child := os.fork()):
+            with contextlib.suppress(BaseException):
+                ours.recv(1)
+                found = [client.infer("double", x(i, 0, 0))[0] for i in range(30)]
+                theirs_are_right = found == [2 * i for i in range(30)]
+                os._exit(0 if theirs_are_right else 1)
+            os._exit(2)
+        theirs.send(b"x")
+        found = [client.infer("double", x(i, 0, 0))[0] for i in range(30)]
+        assert found == [2 * i for i in range(30)]
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
 
 
 # ---- a front end that ends and comes again
@@ -444,6 +479,7 @@ def test_a_model_with_other_tensors_after_a_restart_is_said(make_service, double
             session.infer([x(1, 2, 3)], idempotent=True)
         four = np.ones(4, np.float32)
         assert session.infer([four])[0].tolist() == [2, 2, 2, 2]
+        assert [each.shape for each in (*session.inputs, *session.outputs)] == [(4,)] * 2
 
 
 # ---- room

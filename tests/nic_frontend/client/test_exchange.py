@@ -63,6 +63,44 @@ def message(payload, kind=RESP):
     return Header(type=kind, length=len(payload)).pack() + payload
 
 
+class Stream:
+    """A session in C whose server says nothing."""
+
+    stream, pending, may_begin, unknown_ns = True, 1, False, 0
+
+    def __init__(self, heard_ns, kept):
+        self.heard_ns, self.kept = heard_ns, kept
+
+    def ask(self):
+        pass
+
+    close = ask
+
+
+@pytest.mark.parametrize(
+    ("heard_s", "busy_s", "kept", "is_lost"),
+    [
+        (0, 0, 0, True),
+        (0, 2, 0, False),  # it was idle, and nobody asked
+        (2, 0, 0, False),
+        (0, 0, 1, False),  # it cannot be asked
+    ],
+)
+def test_a_stream_whose_server_does_not_answer_is_given_up_though_calls_go_on(
+    heard_s, busy_s, kept, is_lost
+):
+    exchange = Exchange("m", "", 64, None)
+    began, second = 10**12, 10**9
+    exchange.core = Stream(began + heard_s * second, kept)
+    exchange._busy_since_ns = began + busy_s * second
+    specs = (TensorSpec("x", "float32", (1,)),)
+    arrays = [np.zeros(1, np.float32)]
+    exchange.running[1] = Tensors(specs, specs).call(arrays, Options(), began, 60.0, None)
+    for n in range(1, 12):
+        exchange.tick(began + n * second)
+    assert (exchange.core is None) == is_lost
+
+
 # ---- connections without a session
 
 

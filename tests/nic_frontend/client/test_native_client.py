@@ -1,5 +1,6 @@
 """Sessions of the client in C: over links with faults, against forged answers, and their memory."""
 
+import contextlib
 import os
 import random
 import select
@@ -205,6 +206,40 @@ def test_an_answer_in_any_order_lies_where_it_belongs(pair):
     assert memory.output.tolist() == [1] * 100 + [2] * 100 + [3] * 100
     assert memory.is_bordered
     assert client.numbers()["below"] == 2 and client.numbers()["grant"] == 64
+
+
+def test_a_request_that_could_not_be_sent_has_not_begun(pair):
+    client, server = pair
+    memory = Memory()
+    [connection] = [
+        int(each)
+        for each in os.listdir("/proc/self/fd")
+        if is_connected_to(int(each), server.getsockname())
+    ]
+    kept = os.dup(connection)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nowhere:
+        os.dup2(nowhere.fileno(), connection)
+        with pytest.raises(OSError):
+            client.begin(*memory.addresses(), 0, 0, False)
+    os.dup2(kept, connection)
+    os.close(kept)
+    assert client.numbers()["pending"] == 0 and client.numbers()["below"] == 2
+    assert client.begin(*memory.addresses(), 0, 0, False) == 2
+    assert client.poll(now() + 300 * 10**6) == []  # nothing asks about the first, or sends it
+    server.setblocking(False)
+    seen = set()
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            seen.add(parse(server.recv(1 << 16)).req_id)
+    assert seen == {2}
+
+
+def is_connected_to(descriptor, address):
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as found:
+            return found.getpeername() == address
+    except OSError:
+        return False
 
 
 def test_who_was_refused_asks_at_once_when_it_hears_of_room(pair):

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define REQUESTS 300
 
@@ -98,6 +100,61 @@ static void cancel_one(shunter_session *session, size_t size) {
     free(output);
 }
 
+/* Who waits for one request takes the endings of others from nobody. */
+static void wait_for_the_last_of_many(shunter_session *session, size_t size) {
+    enum { MANY = 8 };
+    uint8_t *input = calloc(1, size), *output = calloc(MANY + 1, size);
+    const void *from[] = {input};
+    int64_t numbers[MANY];
+    int begun = 0;
+    for (; begun < MANY; begun++) {
+        void *into[] = {output + (size_t)begun * size};
+        numbers[begun] = shunter_begin(session, from, into, NULL);
+        if (begun && numbers[begun] == -EAGAIN) {
+            break; // a stream is full
+        }
+        CHECK(numbers[begun] > 0);
+    }
+    void *last[] = {output + MANY * size};
+    CHECK(!shunter_infer(session, from, last, NULL, 30000));
+    for (int done = 0; done < begun;) {
+        struct shunter_result results[3];
+        const int count = shunter_poll(session, results, 3, 30000);
+        CHECK(count > 0 && count <= 3);
+        for (int i = 0; i < count; i++) {
+            int at = 0;
+            while (at < begun && numbers[at] != results[i].request) {
+                at++;
+            }
+            CHECK(at < begun && !results[i].error);
+            numbers[at] = 0;
+            CHECK(output[(size_t)at * size] == 1);
+        }
+        done += count;
+    }
+    free(input);
+    free(output);
+}
+
+/* A session is of the process that opened it. */
+static void fork_once(shunter_session *session, size_t size) {
+    uint8_t *input = calloc(1, size), *output = calloc(1, size);
+    const void *from[] = {input};
+    void *into[] = {output};
+    const pid_t child = fork();
+    if (!child) {
+        const int64_t begun = shunter_begin(session, from, into, NULL);
+        const int error = shunter_infer(session, from, into, NULL, 30000);
+        shunter_close(session); // which says no farewell
+        _exit(begun == -ECHILD && error == -ECHILD ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status);
+    CHECK(!shunter_infer(session, from, into, NULL, 30000) && output[0] == 1);
+    free(input);
+    free(output);
+}
+
 /* Where workers read inputs, they can be written in the first place. */
 static void write_in_place(shunter_session *session, size_t size, int is_shared) {
     uint8_t *output = calloc(1, size);
@@ -164,6 +221,8 @@ int main(int argc, char **argv) {
     CHECK(size_of(tensors, count) == size);
     run_many(session, size);
     cancel_one(session, size);
+    wait_for_the_last_of_many(session, size);
+    fork_once(session, size);
     if (atoi(argv[5]) >= 0) {
         write_in_place(session, size, atoi(argv[5]));
     }
