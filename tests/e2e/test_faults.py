@@ -69,6 +69,21 @@ def test_workers_killed_under_load_cost_no_request_and_come_back(serve, load, wa
 
 
 @pytest.mark.both_servers
+def test_a_child_that_a_handler_has_forked_does_not_hide_that_its_worker_is_gone(
+    serve, tmp_path, wait_until
+):
+    model = serve()
+    pid = model.ask()["pid"]
+    goes_on = tmp_path / "goes on"
+    goes_on.touch()
+    try:
+        assert model.ask(fork=str(goes_on))["pid"] == pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until("another worker", lambda: model.is_whole() and model.ask()["pid"] != pid)
+    finally:
+        goes_on.unlink()
+
+
 def test_a_worker_that_stands_still_under_load_is_replaced_and_costs_no_request(
     serve, load, wait_until
 ):

@@ -71,7 +71,11 @@ final class WorkerLife implements WorkerConnection.Listener {
         LOGGER.debug("{} command line: {}", launch.name(), launch.command());
         process = WorkerProcess.start(launch);
         host.watch(process.process());
-        process.onExit(() -> gone.complete(null));
+        process.onExit(
+                () -> {
+                    gone.complete(null);
+                    hangUpSoon();
+                });
         if (worker.state == WorkerState.STOPPED) { // who ended it may have seen no process yet
             release();
             return;
@@ -99,6 +103,20 @@ final class WorkerLife implements WorkerConnection.Listener {
         connection.write(
                 BatchEncoder.encodeLoad(
                         served.model(), worker.gpuId, served.loadedFor(worker.group), connection.allocator()));
+    }
+
+    /** A child that a handler has forked may keep its connection open, by which nothing comes. */
+    private void hangUpSoon() {
+        host.timer()
+                .schedule(
+                        () -> {
+                            final WorkerConnection open = connection;
+                            if (open != null) {
+                                open.close();
+                            }
+                        },
+                        EXIT_MS,
+                        TimeUnit.MILLISECONDS);
     }
 
     void writeOutbox() {
