@@ -174,6 +174,19 @@ static bool read_shape(struct reader *in, struct shunter_tensor *tensor) {
     return take(in, ']');
 }
 
+/* Up to its value; empty: it is longer than any that is known. */
+static bool read_key(struct reader *in, char *key, size_t room) {
+    const struct reader before = *in;
+    if (!read_string(in, key, room)) {
+        *in = before;
+        key[0] = 0;
+        if (!read_string(in, NULL, 0)) {
+            return false;
+        }
+    }
+    return take(in, ':');
+}
+
 static bool read_tensor(struct reader *in, struct shunter_tensor *tensor) {
     bool has_shape = false;
     memset(tensor, 0, sizeof *tensor);
@@ -182,15 +195,7 @@ static bool read_tensor(struct reader *in, struct shunter_tensor *tensor) {
     }
     do {
         char key[16];
-        struct reader before = *in;
-        if (!read_string(in, key, sizeof key)) {
-            *in = before; // longer than any that is known
-            key[0] = 0;
-            if (!read_string(in, NULL, 0)) {
-                return false;
-            }
-        }
-        if (!take(in, ':')) {
+        if (!read_key(in, key, sizeof key)) {
             return false;
         }
         const bool is_shape = !strcmp(key, "shape");
@@ -242,7 +247,7 @@ static bool read_packing(struct reader *in, struct shunter_packing *packing) {
     }
     do {
         char key[16];
-        if (!read_string(in, key, sizeof key) || !take(in, ':')) {
+        if (!read_key(in, key, sizeof key)) {
             return false;
         }
         if (!(!strcmp(key, "batched")         ? read_bool(in, &packing->batched)
@@ -266,7 +271,7 @@ bool shunter_parse_tensors(const char *text, size_t length, struct shunter_tenso
     }
     do {
         char key[16];
-        if (!read_string(&in, key, sizeof key) || !take(&in, ':')) {
+        if (!read_key(&in, key, sizeof key)) {
             return false;
         }
         if (!(!strcmp(key, "inputs")

@@ -212,7 +212,7 @@ GOOD = (
 
 PACKED = GOOD.replace("[1]", "[-1]").replace("int8", "bytes", 1)[:-1] + (
     ', "packed": {"batched": true, "streamed": false, "request_bytes": 100, "answer_bytes": 200, '
-    '"rows": 7, "more": {}}}'
+    '"rows": 7, "more": {}, "more than is known yet": []}, "what comes with a later one": [{}]}'
 )
 
 
