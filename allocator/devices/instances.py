@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,3 +133,16 @@ def open_slices(layout: Layout, profiles: Iterable[Profile]) -> set[int]:
             if each not in layout and fault(layout | {each}, known) is None:
                 found |= set(range(each.start, each.end))
     return found
+
+
+def used_by(gpus: Iterable[GpuRecord], names: Sequence[str]) -> int:
+    """Memory of one process on the first of these devices, if only one model's are there.
+
+    0: nobody knows.
+    """
+    for gpu in gpus:
+        for instance in gpu.instances:
+            for part in instance.parts:
+                if names and part.uuid == names[0] and len(part.pids) == names.count(names[0]):
+                    return part.used_bytes // len(part.pids)
+    return 0

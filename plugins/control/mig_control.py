@@ -13,26 +13,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import plain
-from shunter.allocator.devices.instances import GpuRecord
+from shunter.allocator.devices.instances import GpuRecord, used_by
 from shunter.allocator.devices.keeper import Standing, texts_for
 from shunter.allocator.devices.slices import offered
 from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
-from shunter.allocator.planning.configuration import MAX_GROUPS, InstanceGroup
-from shunter.batching.page.layout import ChangeState
-from shunter.batching.page.slices import Slice
-from shunter.plugins.control.observed import Observed, Wanted
+from shunter.plugins.control.observed import Observed, Seated, Wanted
 from shunter.plugins.control.settings import MigSettings
 
 LOGGER = logging.getLogger("shunter.devices")
-TAKE_UP_NS = 30 * 10**9
-"""What the server has not taken up by then is asked for again."""
-FIRST_PAUSE_NS, LAST_PAUSE_NS = 10**9, 60 * 10**9
-"""After a move that was not possible."""
 MIB = 1 << 20
 
 
@@ -48,18 +41,6 @@ class DeviceKeeper(Protocol):
         """Layouts that the GPUs shall have."""
 
 
-@dataclass
-class _Seated:
-    """What was wanted of a model, and what became of it."""
-
-    wanted: Wanted | None = None
-    asked_ns: int = 0
-    failures: int = 0
-    not_before_ns: int = 0
-    bytes_seen: int = 0
-    """Memory of one of its instances, as far as any was seen."""
-
-
 class MigControl:
     """Seats of the models that ``[mig]`` names, one duty cycle at a time."""
 
@@ -68,7 +49,7 @@ class MigControl:
         self._make = make
         self._keeper: DeviceKeeper | None = None
         self._settings = MigSettings()
-        self._models: dict[int, _Seated] = {}
+        self._models: dict[int, Seated] = {}
         self._policy, self._looked_ns = LayoutPolicy(), 0
         self._auto: dict[str, str] = {}
         """Layouts that follow the load, by GPU."""
@@ -151,9 +132,9 @@ class MigControl:
         self._keeper.want(self._layouts(standing, ours, now_ns))
         targets = self._targets(standing, ours, instances)
         for slot, seen in ours.items():
-            model = self._models.setdefault(slot, _Seated())
-            if not self._is_under_way(model, seen, now_ns) and now_ns >= model.not_before_ns:
-                self._move(model, seen, targets[slot], requests.get(slot, 0), now_ns)
+            model = self._models[slot]
+            if not model.is_under_way(seen, now_ns) and now_ns >= model.not_before_ns:
+                model.move(seen, targets[slot], requests.get(slot, 0), now_ns)
         with self._changed:
             self._rounds += 1
             self._occupied = frozenset(
@@ -174,33 +155,8 @@ class MigControl:
 
     def _names(self, slot: int, seen: Observed) -> list[str]:
         """Devices that a model has workers on, or is on the way to."""
-        wanted = self._models[slot].wanted
-        coming = wanted.slices if wanted and _is_open(wanted, seen) else ()
-        return [*seen.devices, *(each.device for each in coming if each.device)]
-
-    def _is_under_way(self, model: _Seated, seen: Observed, now_ns: int) -> bool:
-        """Whether a change is not over yet; one that failed is not tried again at once."""
-        if seen.change.change_state == ChangeState.UNDER_WAY:
-            return True  # perhaps one that an earlier controller wanted
-        if model.wanted is None:
-            return False
-        if seen.change.change_request < model.wanted.request:
-            return now_ns < model.asked_ns + TAKE_UP_NS
-        there = set(seen.devices) or {""}
-        failed = there != {each.device for each in model.wanted.slices}
-        if model.asked_ns and (failed or seen.change.change_state == ChangeState.UNDONE):
-            pause = min(LAST_PAUSE_NS, FIRST_PAUSE_NS * 2**model.failures)
-            model.failures, model.not_before_ns = min(model.failures + 1, 6), now_ns + pause
-            LOGGER.warning(
-                "%s: its workers are not where they should be (%s); again in %d s",
-                seen.name,
-                seen.identity.last_change or "no reason is known",
-                pause // 10**9,
-            )
-        elif model.asked_ns:
-            model.failures = 0
-        model.asked_ns = 0
-        return False
+        model = self._models[slot]
+        return [*seen.devices, *(model.coming if model.may_come(seen) else ())]
 
     def _targets(
         self, standing: Standing, ours: Mapping[int, Observed], instances: Mapping[int, int]
@@ -208,8 +164,8 @@ class MigControl:
         """Devices of every model's instances."""
         guests = {}
         for slot, seen in ours.items():
-            model, groups = self._models.setdefault(slot, _Seated()), seen.groups()
-            model.bytes_seen = max(model.bytes_seen, _bytes_of(standing.gpus, seen.devices))
+            model, groups = self._models.setdefault(slot, Seated()), seen.groups()
+            model.look(used_by(standing.gpus, seen.devices))
             count = instances.get(slot) or max(1, sum(each.group_instances for each in groups))
             guests[slot] = Guest(seen.name, not seen.yields, count, model.bytes_seen, seen.devices)
         taken = {name for guest in guests.values() for name in guest.now}
@@ -218,41 +174,6 @@ class MigControl:
         stay = bool(standing.changing) or not is_whole
         found = seats(list(guests.values()), places, stay=stay)
         return {slot: found[guest.name] for slot, guest in guests.items()}
-
-    def _move(
-        self,
-        model: _Seated,
-        seen: Observed,
-        names: tuple[str, ...],
-        request: int,
-        now_ns: int,
-    ) -> None:
-        """Want a model on these devices, unless it is there."""
-        groups = seen.groups()
-        if not groups:
-            return
-        count = max(1, len(names) or sum(each.group_instances for each in groups))
-        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)] or [("", count)]
-        per_device = per_device[:MAX_GROUPS]
-        if per_device == [(g.group_device, g.group_instances) for g in groups]:
-            return
-        first = groups[0]
-        own = model.wanted.request if model.wanted else 0
-        model.asked_ns = now_ns
-        model.wanted = Wanted(
-            max(own, request, seen.change.change_request) + 1,
-            tuple(
-                InstanceGroup(instances, first.group_threads, max(1, first.group_cap))
-                for _, instances in per_device
-            ),
-            pin=False,
-            slices=tuple(Slice(device=name) for name, _ in per_device),
-        )
-        LOGGER.info(
-            "%s goes to %s",
-            seen.name,
-            ", ".join(f"{n} x {name}" if name else "the host" for name, n in per_device),
-        )
 
     # ---- which layouts
 
@@ -275,22 +196,6 @@ class MigControl:
             )
             self._auto |= {uuid: ",".join(kinds) for uuid, kinds in wanted.items()}
         return texts_for(standing.gpus, self._auto) if self._auto else ()
-
-
-def _is_open(wanted: Wanted, seen: Observed) -> bool:
-    """Whether what was wanted may still come to be."""
-    is_next = seen.change.change_request < wanted.request
-    return is_next or seen.change.change_state == ChangeState.UNDER_WAY
-
-
-def _bytes_of(gpus: Sequence[GpuRecord], names: Sequence[str]) -> int:
-    """Memory of one process on the first of these devices, if only one model's are there."""
-    for gpu in gpus:
-        for instance in gpu.instances:
-            for part in instance.parts:
-                if names and part.uuid == names[0] and len(part.pids) == names.count(names[0]):
-                    return part.used_bytes // len(part.pids)
-    return 0
 
 
 def _device(gpu: GpuRecord) -> Device:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shunter.allocator.planning.configuration import Configuration, InstanceGroup
+from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.profile import Profile
+from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import Commands, GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 
+LOGGER = logging.getLogger("shunter.devices")
+TAKE_UP_NS = 30 * 10**9
+"""What the server has not taken up by then is asked for again."""
+FIRST_PAUSE_NS, LAST_PAUSE_NS = 10**9, 60 * 10**9
+"""After a move that was not possible."""
 ENOUGH = 32
 """Batches after which a worker group's fitted line is believed."""
 
@@ -112,6 +119,89 @@ class Observed:
         if self.profile is None:
             return "no profile that can be used here"
         return "lists by worker group in shunter.toml" if self.has_lists else ""
+
+
+@dataclass
+class Seated:
+    """A model that is seated on devices: what was wanted of it, and what became of that."""
+
+    wanted: Wanted | None = None
+    asked_ns: int = 0
+    failures: int = 0
+    not_before_ns: int = 0
+    bytes_seen: int = 0
+    """Memory of one of its instances, as far as any was seen."""
+
+    @property
+    def coming(self) -> tuple[str, ...]:
+        """Devices where it was wanted last."""
+        places = self.wanted.slices if self.wanted else ()
+        return tuple(each.device for each in places if each.device)
+
+    def look(self, used_bytes: int) -> None:
+        """``used_bytes``: what an instance takes on its device; 0: nobody knows."""
+        self.bytes_seen = max(self.bytes_seen, used_bytes)
+
+    def may_come(self, seen: Observed) -> bool:
+        """Whether what was wanted may still come to be."""
+        if self.wanted is None:
+            return False
+        is_next = seen.change.change_request < self.wanted.request
+        return is_next or seen.change.change_state == ChangeState.UNDER_WAY
+
+    def is_under_way(self, seen: Observed, now_ns: int) -> bool:
+        """Whether a change is not over yet; one that failed is not tried again at once."""
+        if seen.change.change_state == ChangeState.UNDER_WAY:
+            return True  # perhaps one that an earlier controller wanted
+        if self.wanted is None:
+            return False
+        if seen.change.change_request < self.wanted.request:
+            return now_ns < self.asked_ns + TAKE_UP_NS
+        failed = (set(seen.devices) or {""}) != {each.device for each in self.wanted.slices}
+        if self.asked_ns and (failed or seen.change.change_state == ChangeState.UNDONE):
+            self._fail(seen, now_ns)
+        elif self.asked_ns:
+            self.failures = 0
+        self.asked_ns = 0
+        return False
+
+    def _fail(self, seen: Observed, now_ns: int) -> None:
+        pause = min(LAST_PAUSE_NS, FIRST_PAUSE_NS * 2**self.failures)
+        self.failures, self.not_before_ns = min(self.failures + 1, 6), now_ns + pause
+        LOGGER.warning(
+            "%s: its workers are not where they should be (%s); again in %d s",
+            seen.name,
+            seen.identity.last_change or "no reason is known",
+            pause // 10**9,
+        )
+
+    def move(self, seen: Observed, names: Sequence[str], request: int, now_ns: int) -> None:
+        """Want it on these devices, unless it is there."""
+        groups = seen.groups()
+        if not groups:
+            return
+        count = max(1, len(names) or sum(each.group_instances for each in groups))
+        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)] or [("", count)]
+        per_device = per_device[:MAX_GROUPS]
+        if per_device == [(g.group_device, g.group_instances) for g in groups]:
+            return
+        first = groups[0]
+        own = self.wanted.request if self.wanted else 0
+        self.asked_ns = now_ns
+        self.wanted = Wanted(
+            max(own, request, seen.change.change_request) + 1,
+            tuple(
+                InstanceGroup(instances, first.group_threads, max(1, first.group_cap))
+                for _, instances in per_device
+            ),
+            pin=False,
+            slices=tuple(Slice(device=name) for name, _ in per_device),
+        )
+        LOGGER.info(
+            "%s goes to %s",
+            seen.name,
+            ", ".join(f"{n} x {name}" if name else "the host" for name, n in per_device),
+        )
 
 
 @dataclass(frozen=True, slots=True)
