@@ -135,14 +135,14 @@ def open_slices(layout: Layout, profiles: Iterable[Profile]) -> set[int]:
     return found
 
 
-def used_by(gpus: Iterable[GpuRecord], names: Sequence[str]) -> int:
-    """Memory of one process on the first of these devices, if only one model's are there.
+def used_by(gpus: Iterable[GpuRecord], names: Sequence[str]) -> tuple[int, int]:
+    """Memory of one process on the first of these devices, and all that this one has.
 
-    0: nobody knows.
+    The first is 0 where that is not known: others than these names' model are there, or nobody.
     """
     for gpu in gpus:
-        for instance in gpu.instances:
-            for part in instance.parts:
-                if names and part.uuid == names[0] and len(part.pids) == names.count(names[0]):
-                    return part.used_bytes // len(part.pids)
-    return 0
+        for part in (part for instance in gpu.instances for part in instance.parts):
+            if names and part.uuid == names[0]:
+                alone = part.pids and len(part.pids) == names.count(names[0])
+                return part.used_bytes // len(part.pids) if alone else 0, part.memory_bytes
+    return 0, 0

@@ -82,9 +82,9 @@ class MigControl:
         return model.wanted if model else None
 
     def bytes_of(self, slot: int) -> int:
-        """Memory of one instance of a model on its device, as far as it was seen."""
+        """Memory that one instance of a model is planned to take on its device."""
         model = self._models.get(slot)
-        return model.bytes_seen if model else 0
+        return model.bytes_needed if model else 0
 
     def free_bytes(self) -> float:
         """Memory of all instances of GPUs that nobody uses."""
@@ -162,16 +162,19 @@ class MigControl:
         self, standing: Standing, ours: Mapping[int, Observed], instances: Mapping[int, int]
     ) -> dict[int, tuple[str, ...]]:
         """Devices of every model's instances."""
-        guests = {}
-        for slot, seen in ours.items():
-            model, groups = self._models.setdefault(slot, Seated()), seen.groups()
-            model.look(used_by(standing.gpus, seen.devices))
-            count = instances.get(slot) or max(1, sum(each.group_instances for each in groups))
-            guests[slot] = Guest(seen.name, not seen.yields, count, model.bytes_seen, seen.devices)
-        taken = {name for guest in guests.values() for name in guest.now}
+        taken = {name for seen in ours.values() for name in seen.devices}
         places = offered(standing.gpus, standing.closing, standing.whole, taken)
         is_whole = {gpu.uuid for gpu in standing.gpus} <= standing.whole
         stay = bool(standing.changing) or not is_whole
+        largest = 0 if stay else max((each.memory_bytes for each in places), default=0)
+        guests = {}
+        for slot, seen in ours.items():
+            model, groups = self._models.setdefault(slot, Seated()), seen.groups()
+            model.look(*used_by(standing.gpus, seen.devices))
+            model.plan(largest)
+            count = instances.get(slot) or max(1, sum(each.group_instances for each in groups))
+            needed = model.bytes_needed
+            guests[slot] = Guest(seen.name, not seen.yields, count, needed, seen.devices)
         found = seats(list(guests.values()), places, stay=stay)
         return {slot: found[guest.name] for slot, guest in guests.items()}
 

@@ -130,7 +130,9 @@ class Seated:
     failures: int = 0
     not_before_ns: int = 0
     bytes_seen: int = 0
-    """Memory of one of its instances, as far as any was seen."""
+    """The most memory that one of its instances was seen to take on a device."""
+    bytes_needed: int = 0
+    """What one is planned to take there."""
 
     @property
     def coming(self) -> tuple[str, ...]:
@@ -138,9 +140,21 @@ class Seated:
         places = self.wanted.slices if self.wanted else ()
         return tuple(each.device for each in places if each.device)
 
-    def look(self, used_bytes: int) -> None:
-        """``used_bytes``: what an instance takes on its device; 0: nobody knows."""
-        self.bytes_seen = max(self.bytes_seen, used_bytes)
+    def look(self, used_bytes: int, room_bytes: int) -> None:
+        """``used_bytes``: what an instance takes on its device of ``room_bytes``; 0: not known.
+
+        What it took where there was more room than that was not all needed, for it runs here.
+        """
+        if used_bytes:
+            before = self.bytes_seen if self.bytes_seen <= room_bytes else 0
+            self.bytes_seen = max(before, used_bytes)
+
+    def plan(self, largest_bytes: int) -> None:
+        """Need what was seen, but no more than the largest device has: else it would get none.
+
+        0: more room may come.
+        """
+        self.bytes_needed = min(self.bytes_seen, largest_bytes or self.bytes_seen)
 
     def may_come(self, seen: Observed) -> bool:
         """Whether what was wanted may still come to be."""

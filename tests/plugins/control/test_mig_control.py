@@ -13,7 +13,7 @@ from shunter.allocator.devices.simulated.tables import MODELS
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.plugins.control.mig_control import MigControl
-from shunter.plugins.control.observed import Observed
+from shunter.plugins.control.observed import Observed, Seated
 from shunter.plugins.control.settings import MigSettings
 
 PROFILES = MODELS["a100-40gb"].profiles
@@ -25,15 +25,26 @@ def uuid(place):
     return f"MIG-{place.profile}-{place.start}"
 
 
-def gpu_of(text, pids=()):
+GIB = 1 << 30
+
+
+def gpu_of(text, used_gib=None):
+    """``used_gib``: on some of its MIG devices, of one process each."""
     known = {profile.id: profile for profile in PROFILES}
+    used = used_gib or {}
+
+    def part(place):
+        gib, pids = used.get(uuid(place), 0), (1,) if uuid(place) in used else ()
+        size = known[place.profile].memory_mb << 20
+        return Part(0, uuid(place), known[place.profile].compute, size, gib * GIB, pids)
+
     instances = tuple(
         GpuInstance(
             number,
             known[place.profile].name,
             known[place.profile].compute,
             place,
-            (Part(0, uuid(place), known[place.profile].compute, 5 << 30, 0, tuple(pids)),),
+            (part(place),),
         )
         for number, place in enumerate(sorted(parse(text, PROFILES)))
     )
@@ -46,6 +57,7 @@ def device(text):
 
 
 BIG, SMALL, SMALLER = device("4g@0"), device("2g@4"), device("1g@6")
+ALL, THREE = device("7g"), device("3g@4")
 
 
 class House:
@@ -82,10 +94,9 @@ class House:
             "depth": 0,
         }
 
-    def stand(self, text, **changes):
-        self.keeper.standing = Standing((gpu_of(text),), whole=frozenset([GPU])).__class__(
-            **{"gpus": (gpu_of(text),), "whole": frozenset([GPU])} | changes
-        )
+    def stand(self, text, used_gib=None, **changes):
+        gpus = (gpu_of(text, used_gib),)
+        self.keeper.standing = Standing(**{"gpus": gpus, "whole": frozenset([GPU])} | changes)
 
     def observed(self, state):
         return Observed(
@@ -282,3 +293,46 @@ def test_layouts_follow_the_load_of_best_effort():
     house.run(4, seconds=1)
     wanted = parse(house.keeper.wanted[0], PROFILES)
     assert text_of(wanted, PROFILES) == "4g@0:4 2g@4:2 1g@6:1"
+
+
+def test_a_model_that_took_more_than_any_instance_has_gets_a_seat_nevertheless():
+    house = House()
+    del house.slots[1]
+    house.stand("7g", {ALL: 30})
+    house.run()
+    assert house.control.bytes_of(0) == 30 * GIB
+    house.stand("7g", {ALL: 30}, closing=frozenset([ALL]), changing=1)
+    house.run()
+    assert house.seats() == [[("", 1)]], "more room than that may come"
+    house.stand("4g@0,3g@4")
+    house.run()
+    assert house.seats() == [[(BIG, 1)]]
+    assert 19 * GIB < house.control.bytes_of(0) < 20 * GIB, "all of it"
+    house.stand("4g@0,3g@4", {BIG: 6})
+    house.run()
+    assert house.control.bytes_of(0) == 6 * GIB, "it runs with that"
+
+
+@pytest.mark.parametrize(
+    ("looks", "seen"),
+    [
+        ([(5, 40), (3, 40)], 5),
+        ([(5, 40), (0, 0)], 5),
+        ([(15, 20), (9, 20), (16, 20)], 16),
+        ([(30, 40), (6, 20)], 6),
+        ([(30, 40), (0, 20)], 30),
+        ([(30, 40), (6, 20), (30, 40), (0, 0)], 30),
+    ],
+)
+def test_what_an_instance_takes_is_the_most_that_was_seen_where_there_is_no_more_room(looks, seen):
+    model = Seated()
+    for used, room in looks:
+        model.look(used, room)
+    assert model.bytes_seen == seen
+
+
+@pytest.mark.parametrize(("seen", "largest", "needed"), [(30, 20, 20), (6, 20, 6), (30, 0, 30)])
+def test_what_an_instance_needs_is_no_more_than_the_largest_device_has(seen, largest, needed):
+    model = Seated(bytes_seen=seen)
+    model.plan(largest)
+    assert model.bytes_needed == needed
