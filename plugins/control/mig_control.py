@@ -127,14 +127,15 @@ class MigControl:
         standing = self._keeper.standing
         ours = {slot: seen for slot, seen in slots.items() if self.seats_on(seen)}
         self._complain(slots)
-        for gone in self._models.keys() - ours.keys():
-            del self._models[gone]
+        there = {slot: seen.name for slot, seen in ours.items()}
+        self._models = {s: each for s, each in self._models.items() if there.get(s) == each.name}
         self._keeper.want(self._layouts(standing, ours, now_ns))
         targets = self._targets(standing, ours, instances)
         for slot, seen in ours.items():
             model = self._models[slot]
             if not model.is_under_way(seen, now_ns) and now_ns >= model.not_before_ns:
-                model.move(seen, targets[slot], requests.get(slot, 0), now_ns)
+                count = instances.get(slot) or model.instances
+                model.move(seen, targets[slot], count, requests.get(slot, 0), now_ns)
         with self._changed:
             self._rounds += 1
             self._occupied = frozenset(
@@ -169,11 +170,11 @@ class MigControl:
         largest = 0 if stay else max((each.memory_bytes for each in places), default=0)
         guests = {}
         for slot, seen in ours.items():
-            model, groups = self._models.setdefault(slot, Seated()), seen.groups()
+            model = self._models.setdefault(slot, Seated(seen.name))
+            model.count(seen)
             model.look(*used_by(standing.gpus, seen.devices))
             model.plan(largest)
-            count = instances.get(slot) or max(1, sum(each.group_instances for each in groups))
-            needed = model.bytes_needed
+            count, needed = instances.get(slot) or model.instances, model.bytes_needed
             guests[slot] = Guest(seen.name, not seen.yields, count, needed, seen.devices)
         found = seats(list(guests.values()), places, stay=stay)
         return {slot: found[guest.name] for slot, guest in guests.items()}

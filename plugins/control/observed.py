@@ -125,10 +125,13 @@ class Observed:
 class Seated:
     """A model that is seated on devices: what was wanted of it, and what became of that."""
 
+    name: str = ""
     wanted: Wanted | None = None
     asked_ns: int = 0
     failures: int = 0
     not_before_ns: int = 0
+    instances: int = 1
+    """Of the last configuration that was not wanted here: where there is less room it has fewer."""
     bytes_seen: int = 0
     """The most memory that one of its instances was seen to take on a device."""
     bytes_needed: int = 0
@@ -139,6 +142,11 @@ class Seated:
         """Devices where it was wanted last."""
         places = self.wanted.slices if self.wanted else ()
         return tuple(each.device for each in places if each.device)
+
+    def count(self, seen: Observed) -> None:
+        """Keep the number of instances, unless the present ones were wanted here."""
+        if self.wanted is None or seen.change.change_request > self.wanted.request:
+            self.instances = max(1, sum(each.group_instances for each in seen.groups()))
 
     def look(self, used_bytes: int, room_bytes: int) -> None:
         """``used_bytes``: what an instance takes on its device of ``room_bytes``; 0: not known.
@@ -189,14 +197,17 @@ class Seated:
             pause // 10**9,
         )
 
-    def move(self, seen: Observed, names: Sequence[str], request: int, now_ns: int) -> None:
-        """Want it on these devices, unless it is there."""
+    def move(
+        self, seen: Observed, names: Sequence[str], instances: int, request: int, now_ns: int
+    ) -> None:
+        """Want it on these devices, unless it is there; with none, so many ``instances`` on the
+        host.
+        """
         groups = seen.groups()
         if not groups:
             return
-        count = max(1, len(names) or sum(each.group_instances for each in groups))
-        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)] or [("", count)]
-        per_device = per_device[:MAX_GROUPS]
+        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)]
+        per_device = per_device[:MAX_GROUPS] or [("", instances)]
         if per_device == [(g.group_device, g.group_instances) for g in groups]:
             return
         first = groups[0]

@@ -29,14 +29,14 @@ GIB = 1 << 30
 
 
 def gpu_of(text, used_gib=None):
-    """``used_gib``: on some of its MIG devices, of one process each."""
+    """``used_gib``: by MIG device, of each process there."""
     known = {profile.id: profile for profile in PROFILES}
     used = used_gib or {}
 
     def part(place):
-        gib, pids = used.get(uuid(place), 0), (1,) if uuid(place) in used else ()
-        size = known[place.profile].memory_mb << 20
-        return Part(0, uuid(place), known[place.profile].compute, size, gib * GIB, pids)
+        gib = used.get(uuid(place), ())
+        size, pids = known[place.profile].memory_mb << 20, tuple(range(len(gib)))
+        return Part(0, uuid(place), known[place.profile].compute, size, sum(gib) * GIB, pids)
 
     instances = tuple(
         GpuInstance(
@@ -256,6 +256,51 @@ def test_a_model_gets_as_many_instances_as_it_is_to_have():
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
 
 
+def test_an_instance_that_found_no_room_comes_back_when_there_is_some():
+    house = House()
+    del house.slots[0]
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=2, group_cap=8, group_yields=1)]
+    house.stand("7g")
+    house.run()
+    house.stand("7g", {ALL: [15, 15]})
+    house.run(1)
+    house.stand("4g@0,3g@4")
+    house.run()
+    assert house.seats() == [[(BIG, 1), (THREE, 1)]]
+    house.stand("4g@0,2g@4,1g@6")
+    house.run()
+    assert house.seats() == [[(BIG, 1)]]
+    house.stand("4g@0,2g@4,1g@6", closing=frozenset([BIG]), changing=1)
+    house.run()
+    assert house.seats() == [[("", 2)]]
+    house.stand("4g@0,3g@4")
+    house.run()
+    assert house.seats() == [[(BIG, 1), (THREE, 1)]]
+
+
+def test_another_model_in_a_slot_has_its_own_number_of_instances():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.slots[1] = house.model("strict", 1)
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=2, group_cap=8, group_yields=1)]
+    house.slots[1]["identity"] = SlotIdentity(
+        model_name="strict", model_version="2", slot_state=1, auto=1, registered_batch_size=8
+    )
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 2)]]
+
+
+def test_a_configuration_that_others_want_counts():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=3, group_cap=8, group_yields=1)]
+    house.slots[1]["change"] = SlotChange(7, ChangeState.SERVES)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
+
+
 def test_what_is_to_go_is_free_when_nobody_is_there_or_on_the_way():
     house = House(patience_s=30)
     house.stand("4g@0,1g@6")
@@ -298,17 +343,17 @@ def test_layouts_follow_the_load_of_best_effort():
 def test_a_model_that_took_more_than_any_instance_has_gets_a_seat_nevertheless():
     house = House()
     del house.slots[1]
-    house.stand("7g", {ALL: 30})
+    house.stand("7g", {ALL: [30]})
     house.run()
     assert house.control.bytes_of(0) == 30 * GIB
-    house.stand("7g", {ALL: 30}, closing=frozenset([ALL]), changing=1)
+    house.stand("7g", {ALL: [30]}, closing=frozenset([ALL]), changing=1)
     house.run()
     assert house.seats() == [[("", 1)]], "more room than that may come"
     house.stand("4g@0,3g@4")
     house.run()
     assert house.seats() == [[(BIG, 1)]]
     assert 19 * GIB < house.control.bytes_of(0) < 20 * GIB, "all of it"
-    house.stand("4g@0,3g@4", {BIG: 6})
+    house.stand("4g@0,3g@4", {BIG: [6]})
     house.run()
     assert house.control.bytes_of(0) == 6 * GIB, "it runs with that"
 
