@@ -51,8 +51,6 @@ class MigControl:
         self._settings = MigSettings()
         self._models: dict[int, Seated] = {}
         self._policy, self._looked_ns = LayoutPolicy(), 0
-        self._auto: dict[str, str] = {}
-        """Layouts that follow the load, by GPU."""
         self._told: set[str] = set()
         self._changed = threading.Condition()
         self._rounds = 0
@@ -195,11 +193,11 @@ class MigControl:
                 for seen in ours.values()
                 if seen.yields
             )
-            self._policy, wanted = replace(self._policy, wait=settings.wait).after(
+            self._policy = replace(self._policy, wait=settings.wait).after(
                 devices, batches, settings.batch_mb * MIB
             )
-            self._auto |= {uuid: ",".join(kinds) for uuid, kinds in wanted.items()}
-        return texts_for(standing.gpus, self._auto) if self._auto else ()
+        wanted = {uuid: ",".join(kinds) for uuid, kinds in self._policy.wanted.items()}
+        return texts_for(standing.gpus, wanted) if wanted else ()
 
 
 def _device(gpu: GpuRecord) -> Device:

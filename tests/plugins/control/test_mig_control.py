@@ -338,6 +338,9 @@ def test_layouts_follow_the_load_of_best_effort():
     house.run(4, seconds=1)
     wanted = parse(house.keeper.wanted[0], PROFILES)
     assert text_of(wanted, PROFILES) == "4g@0:4 2g@4:2 1g@6:1"
+    house.slots[1]["depth"] = 8 * 100
+    house.run(4, seconds=1)
+    assert house.keeper.wanted == (), "it could not be made, and what is there is right again"
 
 
 def test_a_model_that_took_more_than_any_instance_has_gets_a_seat_nevertheless():
