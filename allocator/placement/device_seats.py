@@ -9,7 +9,7 @@ to go with the compute of the slice, and its bandwidth to be a part of the whole
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,18 +79,21 @@ def assumed(guests: Sequence[Guest], places: Sequence[Place]) -> SlowdownModel:
 
 
 def seats(
-    guests: Sequence[Guest], places: Sequence[Place], *, stay: bool = False
+    guests: Sequence[Guest],
+    places: Sequence[Place],
+    *,
+    stay: bool = False,
+    shut: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
     """The slices of every model's instances, in order; fewer where there is no room.
 
     ``stay``: whoever has a seat that is still there keeps it, as while others are made.
+    ``shut``: names of places where everybody stays, and nobody comes.
     """
     known = assumed(guests, places)
-    names = {each.name for each in places}
+    names = {each.name for each in places if stay or each.name in shut}
     kept = {
         guest.name: tuple(each for each in guest.now if each in names)[: guest.instances]
-        if stay
-        else ()
         for guest in guests
     }
     used: Counter[str] = Counter()
@@ -108,6 +111,7 @@ def seats(
             tuple(running.get(each.name, ())),
         )
         for each in places
+        if each.name not in shut
     ]
     coming = [
         Batch(guest.name, guest.is_strict, guest.memory_bytes)

@@ -163,8 +163,8 @@ class MigControl:
         """Devices of every model's instances."""
         taken = {name for seen in ours.values() for name in seen.devices}
         places = offered(standing.gpus, standing.closing, standing.whole, taken)
-        is_whole = {gpu.uuid for gpu in standing.gpus} <= standing.whole
-        stay = bool(standing.changing) or not is_whole
+        shut = {each.name for each in places if each.device not in standing.whole}
+        stay = bool(standing.changing)
         largest = 0 if stay else max((each.memory_bytes for each in places), default=0)
         guests = {}
         for slot, seen in ours.items():
@@ -174,7 +174,7 @@ class MigControl:
             model.plan(largest)
             count, needed = instances.get(slot) or model.instances, model.bytes_needed
             guests[slot] = Guest(seen.name, not seen.yields, count, needed, seen.devices)
-        found = seats(list(guests.values()), places, stay=stay)
+        found = seats(list(guests.values()), places, stay=stay, shut=shut)
         return {slot: found[guest.name] for slot, guest in guests.items()}
 
     # ---- which layouts

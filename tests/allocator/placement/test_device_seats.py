@@ -61,6 +61,21 @@ def test_memory_of_those_who_stay_is_taken():
     assert seats([kept, lost], FOUR_THREE[:1], stay=True)["m"] == ()
 
 
+@pytest.mark.parametrize(
+    ("now", "shut", "expected"),
+    [
+        # All others have their best seats.
+        (("A", "gone"), "A", {"b": ("A",), "s": ("B",)}),
+        (("A", "A"), "B", {"b": ("A",), "s": ("A",)}),
+        (("A", "B"), "AB", {"b": ("A",), "s": ("B",)}),
+        (("gone", "gone"), "AB", {"b": (), "s": ()}),
+    ],
+)
+def test_where_a_gpu_is_not_whole_everybody_stays_and_nobody_comes(now, shut, expected):
+    guests = [Guest("b", False, 1, now=now[:1]), Guest("s", True, 1, now=now[1:])]
+    assert seats(guests, FOUR_THREE, shut=shut) == expected
+
+
 def look(policy, batches, *layouts):
     devices = [Device(f"g{i}", layout, MEMORY) for i, layout in enumerate(layouts)]
     policy = policy.after(devices, batches, 4 * GIB)

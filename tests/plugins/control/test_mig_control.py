@@ -28,7 +28,7 @@ def uuid(place):
 GIB = 1 << 30
 
 
-def gpu_of(text, used_gib=None):
+def gpu_of(text, used_gib=None, uuid_=GPU):
     """``used_gib``: by MIG device, of each process there."""
     known = {profile.id: profile for profile in PROFILES}
     used = used_gib or {}
@@ -48,7 +48,7 @@ def gpu_of(text, used_gib=None):
         )
         for number, place in enumerate(sorted(parse(text, PROFILES)))
     )
-    return GpuRecord(0, GPU, "A100", 40 << 30, 0, "on", PROFILES, instances, ())
+    return GpuRecord(0, uuid_, "A100", 40 << 30, 0, "on", PROFILES, instances, ())
 
 
 def device(text):
@@ -210,6 +210,17 @@ def test_nobody_begins_on_a_gpu_that_is_not_whole_and_who_is_there_stays():
     house.stand("4g@0,1g@6")
     house.run()
     house.stand("4g@0,2g@4,1g@6", whole=frozenset())
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_a_gpu_that_is_not_whole_holds_nobody_up_who_is_elsewhere():
+    broken = gpu_of("2g@4", uuid_="GPU-1")
+    house = House()
+    house.stand("4g@0", gpus=(gpu_of("4g@0"), broken))
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(BIG, 1)]]
+    house.stand("4g@0,1g@6", gpus=(gpu_of("4g@0,1g@6"), broken))
     house.run()
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
 
