@@ -18,7 +18,7 @@ from typing import Protocol
 
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import plain
-from shunter.allocator.devices.instances import GpuRecord, used_by
+from shunter.allocator.devices.instances import GpuRecord, parts_of, used_by
 from shunter.allocator.devices.keeper import Standing, texts_for
 from shunter.allocator.devices.slices import offered
 from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
@@ -52,6 +52,8 @@ class MigControl:
         self._models: dict[int, Seated] = {}
         self._policy, self._looked_ns = LayoutPolicy(), 0
         self._told: set[str] = set()
+        self._there: frozenset[str] | None = None
+        """Instances of GPUs, of whoever they are."""
         self._changed = threading.Condition()
         self._rounds = 0
         self._occupied: frozenset[str] = frozenset()
@@ -63,6 +65,7 @@ class MigControl:
             self._keeper.start()
         self._settings = settings
         self._told.clear()
+        self._there = None
 
     @property
     def standing(self) -> Standing | None:
@@ -87,8 +90,8 @@ class MigControl:
     def free_bytes(self) -> float:
         """Memory of all instances of GPUs that nobody uses."""
         gpus = self._keeper.standing.gpus if self._keeper else ()
-        parts = (part for gpu in gpus for each in gpu.instances for part in each.parts)
-        return float(sum(max(0, part.memory_bytes - part.used_bytes) for part in parts))
+        free = (max(0, part.memory_bytes - part.used_bytes) for part in parts_of(gpus))
+        return float(sum(free))
 
     # ---- the keeper's thread
 
@@ -128,10 +131,15 @@ class MigControl:
         there = {slot: seen.name for slot, seen in ours.items()}
         self._models = {s: each for s, each in self._models.items() if there.get(s) == each.name}
         self._keeper.want(self._layouts(standing, ours, now_ns))
+        devices = frozenset(part.uuid for part in parts_of(standing.gpus))
+        if devices != self._there:
+            self._there = devices
+            for model in self._models.values():
+                model.may_try_again()
         targets = self._targets(standing, ours, instances)
         for slot, seen in ours.items():
             model = self._models[slot]
-            if not model.is_under_way(seen, now_ns) and now_ns >= model.not_before_ns:
+            if not model.is_under_way(seen, now_ns):
                 count = instances.get(slot) or model.instances
                 model.move(seen, targets[slot], count, requests.get(slot, 0), now_ns)
         with self._changed:
@@ -155,7 +163,8 @@ class MigControl:
     def _names(self, slot: int, seen: Observed) -> list[str]:
         """Devices that a model has workers on, or is on the way to."""
         model = self._models[slot]
-        return [*seen.devices, *(model.coming if model.may_come(seen) else ())]
+        coming = [name for name, _ in model.coming if name]
+        return [*seen.devices, *(coming if model.may_come(seen) else ())]
 
     def _targets(
         self, standing: Standing, ours: Mapping[int, Observed], instances: Mapping[int, int]

@@ -15,8 +15,8 @@ from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 LOGGER = logging.getLogger("shunter.devices")
 TAKE_UP_NS = 30 * 10**9
 """What the server has not taken up by then is asked for again."""
-FIRST_PAUSE_NS, LAST_PAUSE_NS = 10**9, 60 * 10**9
-"""After a move that was not possible."""
+FIRST_PAUSE_NS, TRIES, NEVER = 10**9, 10, 1 << 62
+"""After a move that was not possible; then twice as long each time, up to so many tries."""
 ENOUGH = 32
 """Batches after which a worker group's fitted line is believed."""
 
@@ -87,6 +87,11 @@ class Observed:
         return tuple(g.group_device for g in groups for _ in range(max(1, g.group_instances)))
 
     @property
+    def by_device(self) -> list[tuple[str, int]]:
+        """Device of each group, if it has one, and how many instances it is to have."""
+        return [(each.group_device, each.group_instances) for each in self.groups()]
+
+    @property
     def kept(self) -> int:
         """Cores that its workers want for themselves; one that runs wherever it likes wants none.
 
@@ -130,6 +135,7 @@ class Seated:
     asked_ns: int = 0
     failures: int = 0
     not_before_ns: int = 0
+    """Before that what failed is not wanted again; anything else is."""
     instances: int = 1
     """Of the last configuration that was not wanted here: where there is less room it has fewer."""
     bytes_seen: int = 0
@@ -138,10 +144,12 @@ class Seated:
     """What one is planned to take there."""
 
     @property
-    def coming(self) -> tuple[str, ...]:
-        """Devices where it was wanted last."""
-        places = self.wanted.slices if self.wanted else ()
-        return tuple(each.device for each in places if each.device)
+    def coming(self) -> list[tuple[str, int]]:
+        """Devices where it was wanted last, and how many instances on each."""
+        if self.wanted is None:
+            return []
+        both = zip(self.wanted.slices, self.wanted.groups, strict=True)
+        return [(where.device, group.instances) for where, group in both]
 
     def count(self, seen: Observed) -> None:
         """Keep the number of instances, unless the present ones were wanted here."""
@@ -179,23 +187,34 @@ class Seated:
             return False
         if seen.change.change_request < self.wanted.request:
             return now_ns < self.asked_ns + TAKE_UP_NS
-        failed = (set(seen.devices) or {""}) != {each.device for each in self.wanted.slices}
-        if self.asked_ns and (failed or seen.change.change_state == ChangeState.UNDONE):
-            self._fail(seen, now_ns)
-        elif self.asked_ns:
-            self.failures = 0
+        undone = seen.change.change_state == ChangeState.UNDONE
+        if self.asked_ns and (undone or seen.by_device != self.coming):
+            is_ours = seen.change.change_request == self.wanted.request
+            self._fail(seen, now_ns, for_good=is_ours and not undone)
         self.asked_ns = 0
         return False
 
-    def _fail(self, seen: Observed, now_ns: int) -> None:
-        pause = min(LAST_PAUSE_NS, FIRST_PAUSE_NS * 2**self.failures)
-        self.failures, self.not_before_ns = min(self.failures + 1, 6), now_ns + pause
+    def _fail(self, seen: Observed, now_ns: int, *, for_good: bool) -> None:
+        """Try again later. ``for_good``: the server says that it did what was wanted, and did not.
+
+        So does one that knows no devices: it would load anew each time, and serve where it did.
+        """
+        pause = FIRST_PAUSE_NS * 2**self.failures
+        self.failures += 1
+        is_last = for_good or self.failures >= TRIES
+        self.not_before_ns = NEVER if is_last else now_ns + pause
         LOGGER.warning(
-            "%s: its workers are not where they should be (%s); again in %d s",
+            "%s: its workers are not where they should be (%s); again %s",
             seen.name,
             seen.identity.last_change or "no reason is known",
-            pause // 10**9,
+            "when there are other instances of GPUs, or settings"
+            if is_last
+            else f"in {pause // 10**9} s",
         )
+
+    def may_try_again(self) -> None:
+        """Things have changed: want again what failed."""
+        self.failures = self.not_before_ns = 0
 
     def move(
         self, seen: Observed, names: Sequence[str], instances: int, request: int, now_ns: int
@@ -208,7 +227,10 @@ class Seated:
             return
         per_device = [(name, names.count(name)) for name in dict.fromkeys(names)]
         per_device = per_device[:MAX_GROUPS] or [("", instances)]
-        if per_device == [(g.group_device, g.group_instances) for g in groups]:
+        is_there = per_device == seen.by_device
+        if is_there or per_device != self.coming:
+            self.may_try_again()
+        if is_there or now_ns < self.not_before_ns:
             return
         first = groups[0]
         own = self.wanted.request if self.wanted else 0

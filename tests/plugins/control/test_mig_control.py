@@ -13,7 +13,7 @@ from shunter.allocator.devices.simulated.tables import MODELS
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.plugins.control.mig_control import MigControl
-from shunter.plugins.control.observed import Observed, Seated
+from shunter.plugins.control.observed import TRIES, Observed, Seated
 from shunter.plugins.control.settings import MigSettings
 
 PROFILES = MODELS["a100-40gb"].profiles
@@ -248,16 +248,52 @@ def test_a_move_that_was_not_possible_is_tried_again_later():
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
 
 
-def test_a_server_that_seats_nobody_is_not_asked_all_the_time():
+def heeds_no_devices(wanted, state):
+    if wanted:
+        state["change"] = SlotChange(wanted.request, ChangeState.SERVES)
+
+
+def test_a_server_that_heeds_no_devices_is_asked_again_only_when_there_are_others():
     house = House()
     house.stand("4g@0,1g@6")
-    house.obey = lambda wanted, state: wanted and state.update(
-        change=SlotChange(wanted.request, ChangeState.SERVES)
-    )
-    house.run(9)
+    house.obey = heeds_no_devices
+    house.run(100, seconds=60)
     assert house.control.wanted(0).request == 1
-    house.run(12)
+    house.stand("4g@0,2g@4,1g@6")
+    house.run(100, seconds=60)
     assert house.control.wanted(0).request == 2
+    house.control.use(house.settings)
+    house.run(100, seconds=60)
+    assert house.control.wanted(0).request == 3
+
+
+def test_what_is_refused_time_and_again_is_given_up():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.obeys = False
+    house.run(200, seconds=60)
+    given_up = house.control.wanted(0).request
+    assert 1 < given_up <= TRIES
+    house.run(200, seconds=60)
+    assert house.control.wanted(0).request == given_up
+    house.stand("4g@0,2g@4,1g@6")
+    house.obeys = True
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_who_waits_to_try_again_leaves_all_the_same():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.stand("4g@0,2g@4")
+    house.obeys = False
+    house.run(20, seconds=60)
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+    house.obeys = True
+    house.stand("4g@0,2g@4", closing=frozenset([SMALL]), changing=1)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(BIG, 1)]]
 
 
 def test_a_model_gets_as_many_instances_as_it_is_to_have():
