@@ -139,6 +139,8 @@ class MigControl:
         targets = self._targets(standing, ours, instances)
         for slot, seen in ours.items():
             model = self._models[slot]
+            if not standing.gpus and not standing.closing.intersection(seen.devices):
+                continue  # the keeper has not looked yet which instances there are
             if not model.is_under_way(seen, now_ns):
                 count = instances.get(slot) or model.instances
                 model.move(seen, targets[slot], count, requests.get(slot, 0), now_ns)

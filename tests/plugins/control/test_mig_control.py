@@ -235,6 +235,19 @@ def test_the_next_controller_moves_nobody_who_is_where_he_should_be():
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
 
 
+def test_until_the_instances_are_known_only_those_move_whose_instance_is_about_to_go():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.begin()
+    house.keeper.standing = Standing()
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+    house.keeper.standing = Standing(closing=frozenset([SMALLER]), changing=1)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [("", 1)]]
+
+
 def test_a_move_that_was_not_possible_is_tried_again_later():
     house = House()
     house.stand("4g@0,1g@6")
