@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,3 +133,20 @@ def open_slices(layout: Layout, profiles: Iterable[Profile]) -> set[int]:
             if each not in layout and fault(layout | {each}, known) is None:
                 found |= set(range(each.start, each.end))
     return found
+
+
+def parts_of(gpus: Iterable[GpuRecord]) -> Iterator[Part]:
+    """All their MIG devices."""
+    return (part for gpu in gpus for instance in gpu.instances for part in instance.parts)
+
+
+def used_by(gpus: Iterable[GpuRecord], names: Sequence[str]) -> tuple[int, int]:
+    """Memory of one process on the first of these devices, and all that this one has.
+
+    The first is 0 where that is not known: others than these names' model are there, or nobody.
+    """
+    for part in parts_of(gpus):
+        if names and part.uuid == names[0]:
+            alone = part.pids and len(part.pids) == names.count(names[0])
+            return part.used_bytes // len(part.pids) if alone else 0, part.memory_bytes
+    return 0, 0

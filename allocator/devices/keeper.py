@@ -1,8 +1,8 @@
 """Keeps GPUs in the layouts that are wanted, on a thread of its own: a change takes seconds.
 
 First what an earlier process left half done is finished or undone, GPU by GPU. Then the wanted
-layouts are carried out one GPU after the other, so never more than one is away. What failed was
-undone, and is tried again later, ever more rarely; nothing is tried on a GPU that is not whole.
+layouts are carried out one GPU after the other. What failed was undone, and is tried again later,
+ever more rarely. A GPU that cannot be mended holds no other one up.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ class Keeper:
         self._retry_s, self._retry_at = FIRST_RETRY_S, 0.0
         self._mend_s, self._mend_at = FIRST_MEND_S, 0.0
         self._tried = 0
+        self._made: dict[str, bool] = {}
+        """GPUs on which they were tried since it was time for all; whether it went well."""
         self._unanswered = ""
         """What NVML said last, when it said no more than that."""
 
@@ -144,8 +146,7 @@ class Keeper:
         if broken and self._clock() >= self._mend_at:
             self._mend(broken)
         self.look()
-        if {gpu.uuid for gpu in there} <= self._whole:
-            self._carry_out(there)
+        self._carry_out(there)
 
     def look(self) -> None:
         """Bring up to date which instances there are. Raises DeviceError."""
@@ -164,6 +165,7 @@ class Keeper:
                 found = self._reconfiguration(gpu).recover()
             except DeviceError as error:
                 self._mend_at = self._clock() + self._mend_s
+                self._say(changing=0)  # it may have got as far as to let everybody leave
                 self._complain(str(error))
                 continue
             finally:
@@ -175,30 +177,42 @@ class Keeper:
         self._mend_s = min(LAST_MEND_S, 2 * self._mend_s) if self._mend_at else FIRST_MEND_S
 
     def _carry_out(self, there: Sequence[MigGpu]) -> None:
+        """Make the wanted layouts, if it is time; where a GPU has become whole it is at once."""
         wanted = self._wanted
         number = number_of(wanted)
         if number != self._tried:
             self._retry_s, self._retry_at = FIRST_RETRY_S, 0.0
+            self._made.clear()
         if not wanted:
             return
         if number == self._tried:
-            self._say(done=number)  # the GPU of a failed change is whole again
-            if self._clock() < self._retry_at:
-                return
-        self._tried, failed = number, False
+            self._say_done(there, number)  # the GPU of a failed change is whole again
+        is_due = self._clock() >= self._retry_at
+        if is_due:
+            self._made.clear()
+        open_ = {gpu.uuid for gpu in there if gpu.uuid in self._whole - self._made.keys()}
+        if not is_due and not open_:
+            return
+        self._tried = number
         if len(wanted) not in (1, len(there)):
-            failed = True
+            self._made |= dict.fromkeys(open_, False)
             self._complain(
                 f"{len(wanted)} layouts are wanted; allowed: 1, or {len(there)}: one for each GPU"
             )
         else:
             texts = wanted if len(wanted) == len(there) else wanted * len(there)
             for gpu, text in zip(there, texts, strict=True):
-                failed |= not self._change(gpu, text)
-        self._retry_at = self._clock() + (self._retry_s if failed else LAST_RETRY_S)
-        self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
+                if gpu.uuid in open_:
+                    self._made[gpu.uuid] = self._change(gpu, text)
+        failed = len(self._made) < len(there) or not all(self._made.values())
+        if is_due:
+            self._retry_at = self._clock() + (self._retry_s if failed else LAST_RETRY_S)
+            self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
         if not failed:
             self._say(problem="")
+        self._say_done(there, number)
+
+    def _say_done(self, there: Sequence[MigGpu], number: int) -> None:
         if {gpu.uuid for gpu in there} <= self._whole:
             self._say(done=number)
 

@@ -9,7 +9,7 @@ to go with the compute of the slice, and its bandwidth to be a part of the whole
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,18 +79,21 @@ def assumed(guests: Sequence[Guest], places: Sequence[Place]) -> SlowdownModel:
 
 
 def seats(
-    guests: Sequence[Guest], places: Sequence[Place], *, stay: bool = False
+    guests: Sequence[Guest],
+    places: Sequence[Place],
+    *,
+    stay: bool = False,
+    shut: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
     """The slices of every model's instances, in order; fewer where there is no room.
 
     ``stay``: whoever has a seat that is still there keeps it, as while others are made.
+    ``shut``: names of places where everybody stays, and nobody comes.
     """
     known = assumed(guests, places)
-    names = {each.name for each in places}
+    names = {each.name for each in places if stay or each.name in shut}
     kept = {
         guest.name: tuple(each for each in guest.now if each in names)[: guest.instances]
-        if stay
-        else ()
         for guest in guests
     }
     used: Counter[str] = Counter()
@@ -108,6 +111,7 @@ def seats(
             tuple(running.get(each.name, ())),
         )
         for each in places
+        if each.name not in shut
     ]
     coming = [
         Batch(guest.name, guest.is_strict, guest.memory_bytes)
@@ -139,26 +143,31 @@ class LayoutPolicy:
     wait: int = 3
     expected: Ewma = field(default_factory=Ewma)
     """Best-effort batches of all GPUs together."""
-    waiting: Mapping[str, Waiting] | None = None
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    wanted: Mapping[str, Kinds] = field(default_factory=dict)
+    """Layouts of the GPUs that are to change. What could not be made stays wanted until the load
+    wants something else, or the layout that is there."""
 
-    def after(
-        self, devices: Sequence[Device], batches: float, batch_bytes: int
-    ) -> tuple[LayoutPolicy, dict[str, Kinds]]:
-        """With one more look at the best-effort batches; which GPUs are to change, and to what."""
+    def after(self, devices: Sequence[Device], batches: float, batch_bytes: int) -> LayoutPolicy:
+        """With one more look at the best-effort batches."""
         expected = self.expected.after(batches)
         each = (expected.value or 0.0) / max(1, len(devices))
-        waiting, found = {}, {}
+        waiting: dict[str, Waiting] = {}
+        found: dict[str, Kinds] = {}
         left = may_begin(len(devices), 0)
         for device in devices:
-            before = (self.waiting or {}).get(device.uuid, Waiting())
+            before = self.waiting.get(device.uuid, Waiting())
             if not device.memory.keys() >= {"1g", "2g", "3g", "4g"}:
                 continue  # a GPU that is parted otherwise than in the paper
             wanted = wanted_layout(each, batch_bytes, device.memory, {})
             if Counter(wanted) == Counter(device.layout):
                 continue
             after, change = is_time(before, self.wait)
-            if change and left:
+            if device.uuid in self.wanted:
+                found[device.uuid] = self.wanted[device.uuid]
+            begins = change and left > 0
+            if begins:
                 left -= 1
                 found[device.uuid] = wanted
-            waiting[device.uuid] = before if change and device.uuid not in found else after
-        return LayoutPolicy(self.wait, expected, waiting), found
+            waiting[device.uuid] = before if change and not begins else after
+        return LayoutPolicy(self.wait, expected, waiting, found)

@@ -13,26 +13,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import plain
-from shunter.allocator.devices.instances import GpuRecord
+from shunter.allocator.devices.instances import GpuRecord, parts_of, used_by
 from shunter.allocator.devices.keeper import Standing, texts_for
 from shunter.allocator.devices.slices import offered
 from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
-from shunter.allocator.planning.configuration import MAX_GROUPS, InstanceGroup
-from shunter.batching.page.layout import ChangeState
-from shunter.batching.page.slices import Slice
-from shunter.plugins.control.observed import Observed, Wanted
+from shunter.plugins.control.observed import Observed, Seated, Wanted
 from shunter.plugins.control.settings import MigSettings
 
 LOGGER = logging.getLogger("shunter.devices")
-TAKE_UP_NS = 30 * 10**9
-"""What the server has not taken up by then is asked for again."""
-FIRST_PAUSE_NS, LAST_PAUSE_NS = 10**9, 60 * 10**9
-"""After a move that was not possible."""
 MIB = 1 << 20
 
 
@@ -48,18 +41,6 @@ class DeviceKeeper(Protocol):
         """Layouts that the GPUs shall have."""
 
 
-@dataclass
-class _Seated:
-    """What was wanted of a model, and what became of it."""
-
-    wanted: Wanted | None = None
-    asked_ns: int = 0
-    failures: int = 0
-    not_before_ns: int = 0
-    bytes_seen: int = 0
-    """Memory of one of its instances, as far as any was seen."""
-
-
 class MigControl:
     """Seats of the models that ``[mig]`` names, one duty cycle at a time."""
 
@@ -68,11 +49,11 @@ class MigControl:
         self._make = make
         self._keeper: DeviceKeeper | None = None
         self._settings = MigSettings()
-        self._models: dict[int, _Seated] = {}
+        self._models: dict[int, Seated] = {}
         self._policy, self._looked_ns = LayoutPolicy(), 0
-        self._auto: dict[str, str] = {}
-        """Layouts that follow the load, by GPU."""
         self._told: set[str] = set()
+        self._there: frozenset[str] | None = None
+        """Instances of GPUs, of whoever they are."""
         self._changed = threading.Condition()
         self._rounds = 0
         self._occupied: frozenset[str] = frozenset()
@@ -84,6 +65,7 @@ class MigControl:
             self._keeper.start()
         self._settings = settings
         self._told.clear()
+        self._there = None
 
     @property
     def standing(self) -> Standing | None:
@@ -101,15 +83,15 @@ class MigControl:
         return model.wanted if model else None
 
     def bytes_of(self, slot: int) -> int:
-        """Memory of one instance of a model on its device, as far as it was seen."""
+        """Memory that one instance of a model is planned to take on its device."""
         model = self._models.get(slot)
-        return model.bytes_seen if model else 0
+        return model.bytes_needed if model else 0
 
     def free_bytes(self) -> float:
         """Memory of all instances of GPUs that nobody uses."""
         gpus = self._keeper.standing.gpus if self._keeper else ()
-        parts = (part for gpu in gpus for each in gpu.instances for part in each.parts)
-        return float(sum(max(0, part.memory_bytes - part.used_bytes) for part in parts))
+        free = (max(0, part.memory_bytes - part.used_bytes) for part in parts_of(gpus))
+        return float(sum(free))
 
     # ---- the keeper's thread
 
@@ -146,14 +128,22 @@ class MigControl:
         standing = self._keeper.standing
         ours = {slot: seen for slot, seen in slots.items() if self.seats_on(seen)}
         self._complain(slots)
-        for gone in self._models.keys() - ours.keys():
-            del self._models[gone]
+        there = {slot: seen.name for slot, seen in ours.items()}
+        self._models = {s: each for s, each in self._models.items() if there.get(s) == each.name}
         self._keeper.want(self._layouts(standing, ours, now_ns))
+        devices = frozenset(part.uuid for part in parts_of(standing.gpus))
+        if devices != self._there:
+            self._there = devices
+            for model in self._models.values():
+                model.may_try_again()
         targets = self._targets(standing, ours, instances)
         for slot, seen in ours.items():
-            model = self._models.setdefault(slot, _Seated())
-            if not self._is_under_way(model, seen, now_ns) and now_ns >= model.not_before_ns:
-                self._move(model, seen, targets[slot], requests.get(slot, 0), now_ns)
+            model = self._models[slot]
+            if not standing.gpus and not standing.closing.intersection(seen.devices):
+                continue  # the keeper has not looked yet which instances there are
+            if not model.is_under_way(seen, now_ns):
+                count = instances.get(slot) or model.instances
+                model.move(seen, targets[slot], count, requests.get(slot, 0), now_ns)
         with self._changed:
             self._rounds += 1
             self._occupied = frozenset(
@@ -174,85 +164,29 @@ class MigControl:
 
     def _names(self, slot: int, seen: Observed) -> list[str]:
         """Devices that a model has workers on, or is on the way to."""
-        wanted = self._models[slot].wanted
-        coming = wanted.slices if wanted and _is_open(wanted, seen) else ()
-        return [*seen.devices, *(each.device for each in coming if each.device)]
-
-    def _is_under_way(self, model: _Seated, seen: Observed, now_ns: int) -> bool:
-        """Whether a change is not over yet; one that failed is not tried again at once."""
-        if seen.change.change_state == ChangeState.UNDER_WAY:
-            return True  # perhaps one that an earlier controller wanted
-        if model.wanted is None:
-            return False
-        if seen.change.change_request < model.wanted.request:
-            return now_ns < model.asked_ns + TAKE_UP_NS
-        there = set(seen.devices) or {""}
-        failed = there != {each.device for each in model.wanted.slices}
-        if model.asked_ns and (failed or seen.change.change_state == ChangeState.UNDONE):
-            pause = min(LAST_PAUSE_NS, FIRST_PAUSE_NS * 2**model.failures)
-            model.failures, model.not_before_ns = min(model.failures + 1, 6), now_ns + pause
-            LOGGER.warning(
-                "%s: its workers are not where they should be (%s); again in %d s",
-                seen.name,
-                seen.identity.last_change or "no reason is known",
-                pause // 10**9,
-            )
-        elif model.asked_ns:
-            model.failures = 0
-        model.asked_ns = 0
-        return False
+        model = self._models[slot]
+        coming = [name for name, _ in model.coming if name]
+        return [*seen.devices, *(coming if model.may_come(seen) else ())]
 
     def _targets(
         self, standing: Standing, ours: Mapping[int, Observed], instances: Mapping[int, int]
     ) -> dict[int, tuple[str, ...]]:
         """Devices of every model's instances."""
+        taken = {name for seen in ours.values() for name in seen.devices}
+        places = offered(standing.gpus, standing.closing, standing.whole, taken)
+        shut = {each.name for each in places if each.device not in standing.whole}
+        stay = bool(standing.changing)
+        largest = 0 if stay else max((each.memory_bytes for each in places), default=0)
         guests = {}
         for slot, seen in ours.items():
-            model, groups = self._models.setdefault(slot, _Seated()), seen.groups()
-            model.bytes_seen = max(model.bytes_seen, _bytes_of(standing.gpus, seen.devices))
-            count = instances.get(slot) or max(1, sum(each.group_instances for each in groups))
-            guests[slot] = Guest(seen.name, not seen.yields, count, model.bytes_seen, seen.devices)
-        taken = {name for guest in guests.values() for name in guest.now}
-        places = offered(standing.gpus, standing.closing, standing.whole, taken)
-        is_whole = {gpu.uuid for gpu in standing.gpus} <= standing.whole
-        stay = bool(standing.changing) or not is_whole
-        found = seats(list(guests.values()), places, stay=stay)
+            model = self._models.setdefault(slot, Seated(seen.name))
+            model.count(seen)
+            model.look(*used_by(standing.gpus, seen.devices))
+            model.plan(largest)
+            count, needed = instances.get(slot) or model.instances, model.bytes_needed
+            guests[slot] = Guest(seen.name, not seen.yields, count, needed, seen.devices)
+        found = seats(list(guests.values()), places, stay=stay, shut=shut)
         return {slot: found[guest.name] for slot, guest in guests.items()}
-
-    def _move(
-        self,
-        model: _Seated,
-        seen: Observed,
-        names: tuple[str, ...],
-        request: int,
-        now_ns: int,
-    ) -> None:
-        """Want a model on these devices, unless it is there."""
-        groups = seen.groups()
-        if not groups:
-            return
-        count = max(1, len(names) or sum(each.group_instances for each in groups))
-        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)] or [("", count)]
-        per_device = per_device[:MAX_GROUPS]
-        if per_device == [(g.group_device, g.group_instances) for g in groups]:
-            return
-        first = groups[0]
-        own = model.wanted.request if model.wanted else 0
-        model.asked_ns = now_ns
-        model.wanted = Wanted(
-            max(own, request, seen.change.change_request) + 1,
-            tuple(
-                InstanceGroup(instances, first.group_threads, max(1, first.group_cap))
-                for _, instances in per_device
-            ),
-            pin=False,
-            slices=tuple(Slice(device=name) for name, _ in per_device),
-        )
-        LOGGER.info(
-            "%s goes to %s",
-            seen.name,
-            ", ".join(f"{n} x {name}" if name else "the host" for name, n in per_device),
-        )
 
     # ---- which layouts
 
@@ -270,27 +204,11 @@ class MigControl:
                 for seen in ours.values()
                 if seen.yields
             )
-            self._policy, wanted = replace(self._policy, wait=settings.wait).after(
+            self._policy = replace(self._policy, wait=settings.wait).after(
                 devices, batches, settings.batch_mb * MIB
             )
-            self._auto |= {uuid: ",".join(kinds) for uuid, kinds in wanted.items()}
-        return texts_for(standing.gpus, self._auto) if self._auto else ()
-
-
-def _is_open(wanted: Wanted, seen: Observed) -> bool:
-    """Whether what was wanted may still come to be."""
-    is_next = seen.change.change_request < wanted.request
-    return is_next or seen.change.change_state == ChangeState.UNDER_WAY
-
-
-def _bytes_of(gpus: Sequence[GpuRecord], names: Sequence[str]) -> int:
-    """Memory of one process on the first of these devices, if only one model's are there."""
-    for gpu in gpus:
-        for instance in gpu.instances:
-            for part in instance.parts:
-                if names and part.uuid == names[0] and len(part.pids) == names.count(names[0]):
-                    return part.used_bytes // len(part.pids)
-    return 0
+        wanted = {uuid: ",".join(kinds) for uuid, kinds in self._policy.wanted.items()}
+        return texts_for(standing.gpus, wanted) if wanted else ()
 
 
 def _device(gpu: GpuRecord) -> Device:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shunter.allocator.planning.configuration import Configuration, InstanceGroup
+from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.profile import Profile
+from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import Commands, GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 
+LOGGER = logging.getLogger("shunter.devices")
+TAKE_UP_NS = 30 * 10**9
+"""What the server has not taken up by then is asked for again."""
+FIRST_PAUSE_NS, TRIES, NEVER = 10**9, 10, 1 << 62
+"""After a move that was not possible; then twice as long each time, up to so many tries."""
 ENOUGH = 32
 """Batches after which a worker group's fitted line is believed."""
 
@@ -80,6 +87,11 @@ class Observed:
         return tuple(g.group_device for g in groups for _ in range(max(1, g.group_instances)))
 
     @property
+    def by_device(self) -> list[tuple[str, int]]:
+        """Device of each group, if it has one, and how many instances it is to have."""
+        return [(each.group_device, each.group_instances) for each in self.groups()]
+
+    @property
     def kept(self) -> int:
         """Cores that its workers want for themselves; one that runs wherever it likes wants none.
 
@@ -112,6 +124,131 @@ class Observed:
         if self.profile is None:
             return "no profile that can be used here"
         return "lists by worker group in shunter.toml" if self.has_lists else ""
+
+
+@dataclass
+class Seated:
+    """A model that is seated on devices: what was wanted of it, and what became of that."""
+
+    name: str = ""
+    wanted: Wanted | None = None
+    asked_ns: int = 0
+    failures: int = 0
+    not_before_ns: int = 0
+    """Before that what failed is not wanted again; anything else is."""
+    instances: int = 1
+    """Of the last configuration that was not wanted here: where there is less room it has fewer."""
+    bytes_seen: int = 0
+    """The most memory that one of its instances was seen to take on a device."""
+    bytes_needed: int = 0
+    """What one is planned to take there."""
+
+    @property
+    def coming(self) -> list[tuple[str, int]]:
+        """Devices where it was wanted last, and how many instances on each."""
+        if self.wanted is None:
+            return []
+        both = zip(self.wanted.slices, self.wanted.groups, strict=True)
+        return [(where.device, group.instances) for where, group in both]
+
+    def count(self, seen: Observed) -> None:
+        """Keep the number of instances, unless the present ones were wanted here."""
+        if self.wanted is None or seen.change.change_request > self.wanted.request:
+            self.instances = max(1, sum(each.group_instances for each in seen.groups()))
+
+    def look(self, used_bytes: int, room_bytes: int) -> None:
+        """``used_bytes``: what an instance takes on its device of ``room_bytes``; 0: not known.
+
+        What it took where there was more room than that was not all needed, for it runs here.
+        """
+        if used_bytes:
+            before = self.bytes_seen if self.bytes_seen <= room_bytes else 0
+            self.bytes_seen = max(before, used_bytes)
+
+    def plan(self, largest_bytes: int) -> None:
+        """Need what was seen, but no more than the largest device has: else it would get none.
+
+        0: more room may come.
+        """
+        self.bytes_needed = min(self.bytes_seen, largest_bytes or self.bytes_seen)
+
+    def may_come(self, seen: Observed) -> bool:
+        """Whether what was wanted may still come to be."""
+        if self.wanted is None:
+            return False
+        is_next = seen.change.change_request < self.wanted.request
+        return is_next or seen.change.change_state == ChangeState.UNDER_WAY
+
+    def is_under_way(self, seen: Observed, now_ns: int) -> bool:
+        """Whether a change is not over yet; one that failed is not tried again at once."""
+        if seen.change.change_state == ChangeState.UNDER_WAY:
+            return True  # perhaps one that an earlier controller wanted
+        if self.wanted is None:
+            return False
+        if seen.change.change_request < self.wanted.request:
+            return now_ns < self.asked_ns + TAKE_UP_NS
+        undone = seen.change.change_state == ChangeState.UNDONE
+        if self.asked_ns and (undone or seen.by_device != self.coming):
+            is_ours = seen.change.change_request == self.wanted.request
+            self._fail(seen, now_ns, for_good=is_ours and not undone)
+        self.asked_ns = 0
+        return False
+
+    def _fail(self, seen: Observed, now_ns: int, *, for_good: bool) -> None:
+        """Try again later. ``for_good``: the server says that it did what was wanted, and did not.
+
+        So does one that knows no devices: it would load anew each time, and serve where it did.
+        """
+        pause = FIRST_PAUSE_NS * 2**self.failures
+        self.failures += 1
+        is_last = for_good or self.failures >= TRIES
+        self.not_before_ns = NEVER if is_last else now_ns + pause
+        LOGGER.warning(
+            "%s: its workers are not where they should be (%s); again %s",
+            seen.name,
+            seen.identity.last_change or "no reason is known",
+            "when there are other instances of GPUs, or settings"
+            if is_last
+            else f"in {pause // 10**9} s",
+        )
+
+    def may_try_again(self) -> None:
+        """Things have changed: want again what failed."""
+        self.failures = self.not_before_ns = 0
+
+    def move(
+        self, seen: Observed, names: Sequence[str], instances: int, request: int, now_ns: int
+    ) -> None:
+        """Want it on these devices, unless it is there; with none, so many ``instances`` on the
+        host.
+        """
+        groups = seen.groups()
+        if not groups:
+            return
+        per_device = [(name, names.count(name)) for name in dict.fromkeys(names)]
+        per_device = per_device[:MAX_GROUPS] or [("", instances)]
+        is_there = per_device == seen.by_device
+        if is_there or per_device != self.coming:
+            self.may_try_again()
+        if is_there or now_ns < self.not_before_ns:
+            return
+        first = groups[0]
+        own = self.wanted.request if self.wanted else 0
+        self.asked_ns = now_ns
+        self.wanted = Wanted(
+            max(own, request, seen.change.change_request) + 1,
+            tuple(
+                InstanceGroup(instances, first.group_threads, max(1, first.group_cap))
+                for _, instances in per_device
+            ),
+            pin=False,
+            slices=tuple(Slice(device=name) for name, _ in per_device),
+        )
+        LOGGER.info(
+            "%s goes to %s",
+            seen.name,
+            ", ".join(f"{n} x {name}" if name else "the host" for name, n in per_device),
+        )
 
 
 @dataclass(frozen=True, slots=True)

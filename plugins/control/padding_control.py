@@ -67,6 +67,8 @@ class PaddingControl:
         self._service: dict[int, tuple[list[int], list[int]]] = {}
         self._begun: dict[Pair, Start] = {}
         """How the pairs began that are watched."""
+        self._took_back: dict[Pair, bool] = {}
+        """Of pairs that measurement opened: whether strict work had its cores back meanwhile."""
 
     def do_work(
         self,
@@ -135,6 +137,7 @@ class PaddingControl:
         """Tell the judge what the pairs did, and of new ones."""
         self._judge.forget(set(self._judge.pairs) - pairs)
         self._begun = {pair: how for pair, how in self._begun.items() if pair in self._judge}
+        self._took_back = {p: how for p, how in self._took_back.items() if p in self._judge}
         served = {strict: self._served(strict) for strict in {strict for strict, _ in pairs}}
         works = {slot: self._works(slot, slots[slot]) for slot in {slot for _, slot in pairs}}
         seen = {}
@@ -146,6 +149,9 @@ class PaddingControl:
                 seen[pair] = Served(*served[strict], works[slot])
         verdict = self._judge.step(seen, now_ns)
         if verdict is not None:
+            self._took_back.pop(verdict.pair, None)
+            if verdict.is_open:
+                self._took_back[verdict.pair] = self._takes_back(slots[verdict.pair[1]])
             strict, slot = (slots[each].name for each in verdict.pair)
             now = "runs" if verdict.is_open else "does not run any more"
             LOGGER.info(
@@ -176,25 +182,34 @@ class PaddingControl:
     def _look_at(
         self, pair: Pair, strict: PaddingSlot, best_effort: PaddingSlot, now_ns: int
     ) -> None:
-        """Begin with a pair; on trial, too, when more becomes known of it."""
+        """Begin with a pair; on trial, too, when more becomes known of it.
+
+        A runner that begins or ends does not look as if it gave cores back. No pair that was
+        measured to do no harm begins anew for that.
+        """
         begun = self._begun.get(pair)
         if begun is Start.TOGETHER:
             return
-        found = self._start(strict, best_effort)
+        takes_back = self._took_back.get(pair) or self._takes_back(best_effort)
+        found = self._start(strict, best_effort, takes_back)
         if found is begun:
             return
         self._judge.forget([pair])
         self._begun.pop(pair, None)
+        self._took_back.pop(pair, None)
         if found is not Start.APART:
             self._judge.begin(pair, found is Start.TOGETHER, now_ns)
             self._begun[pair] = found
 
-    def _start(self, strict: PaddingSlot, best_effort: PaddingSlot) -> Start:
+    def _takes_back(self, best_effort: PaddingSlot) -> bool:
+        lines = best_effort.runners
+        return bool(lines) and all(self._preempts(line) for line in lines)
+
+    def _start(self, strict: PaddingSlot, best_effort: PaddingSlot, takes_back: bool) -> Start:
         """How a pair begins, by profiles and by what its passes were seen to take alone.
 
         While these are not known it is tried only where strict work would have its cores back.
         """
-        takes_back = all(self._preempts(line) for line in best_effort.runners)
         first, second = strict.strict_pass, best_effort.best_effort_pass
         if first is None or second is None:
             return Start.TRIAL if takes_back else Start.APART

@@ -164,6 +164,42 @@ def test_a_gpu_on_which_undoing_failed_too_is_whole_again_before_anything_is_giv
     assert house.work(passing=module.FIRST_RETRY_S).changes == 2
 
 
+def without_mig(machine, index, is_off):
+    with machine.store.change() as state:
+        state.gpus[index].mig = state.gpus[index].pending = not is_off
+
+
+def test_a_gpu_that_cannot_be_mended_holds_no_other_one_up(two):
+    two.work("4g,3g")
+    two.machine.reboot()
+    without_mig(two.machine, 1, is_off=True)
+    two.begin()
+    standing = two.work("7g")
+    assert standing.whole == {two.there[0].uuid}
+    assert standing.layouts == "0: 7g@0:8"
+    assert "MIG" in standing.problem
+    assert standing.done == 0
+    for passing in (1, module.FIRST_RETRY_S):
+        standing = two.work(passing=passing)
+        assert (standing.changes, standing.undone) == (1, 0)
+    without_mig(two.machine, 1, is_off=False)
+    standing = two.work(passing=module.LAST_MEND_S)  # long before what failed is tried again
+    assert two.texts() == ["7g@0:8"] * 2
+    assert (standing.done, standing.problem) == (number_of(["7g"]), "")
+
+
+def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
+    house.work("4g,3g")
+    gpu = house.there[0]
+    before, wanted = parse("4g,3g", gpu.profiles), parse("7g", gpu.profiles)
+    Journal(house.machine.folder, gpu.uuid).write(Record(Phase.FORWARD, before, wanted))
+    house.begin()
+    house.machine.faults(Fault("nvmlDeviceCreateGpuInstanceWithPlacement", times=-1))
+    standing = house.work()
+    assert len(house.left) == 1
+    assert (standing.whole, standing.changing, standing.closing) == (set(), 0, set())
+
+
 @pytest.mark.parametrize(("phase", "texts"), [(Phase.FORWARD, "7g@0:8"), (Phase.BACK, "4g@0:4")])
 def test_the_next_process_finishes_or_undoes_what_one_left(house, phase, texts):
     gpu = house.there[0]

@@ -61,9 +61,25 @@ def test_memory_of_those_who_stay_is_taken():
     assert seats([kept, lost], FOUR_THREE[:1], stay=True)["m"] == ()
 
 
+@pytest.mark.parametrize(
+    ("now", "shut", "expected"),
+    [
+        # All others have their best seats.
+        (("A", "gone"), "A", {"b": ("A",), "s": ("B",)}),
+        (("A", "A"), "B", {"b": ("A",), "s": ("A",)}),
+        (("A", "B"), "AB", {"b": ("A",), "s": ("B",)}),
+        (("gone", "gone"), "AB", {"b": (), "s": ()}),
+    ],
+)
+def test_where_a_gpu_is_not_whole_everybody_stays_and_nobody_comes(now, shut, expected):
+    guests = [Guest("b", False, 1, now=now[:1]), Guest("s", True, 1, now=now[1:])]
+    assert seats(guests, FOUR_THREE, shut=shut) == expected
+
+
 def look(policy, batches, *layouts):
     devices = [Device(f"g{i}", layout, MEMORY) for i, layout in enumerate(layouts)]
-    return policy.after(devices, batches, 4 * GIB)
+    policy = policy.after(devices, batches, 4 * GIB)
+    return policy, policy.wanted
 
 
 def test_a_layout_changes_when_another_one_was_wanted_often_enough():
@@ -80,6 +96,30 @@ def test_too_much_best_effort_gets_the_fallback_and_one_gpu_changes_at_a_time():
     assert look(policy, 60, ("4g", "3g"), ("7g",))[1] == {"g1": ("4g", "3g")}
 
 
+@pytest.mark.parametrize(
+    ("layout", "batches", "wanted"),
+    [
+        # The change was undone: it stays wanted as long as the load is such.
+        (("4g", "3g"), [2, 2, 2], [("4g", "1g", "2g")] * 3),
+        (("4g", "3g"), [2, 60, 0], [("4g", "1g", "2g"), None, None]),
+        (("7g",), [2, 60], [("4g", "1g", "2g"), ("4g", "3g")]),
+    ],
+)
+def test_what_is_right_as_it_is_is_not_to_change_any_more(layout, batches, wanted):
+    policy, found = LayoutPolicy(wait=0), []
+    for count in batches:
+        policy = policy.after([Device("g", layout, MEMORY)], count, 4 * GIB)
+        found.append(policy.wanted.get("g"))
+    assert found == wanted
+
+
+def test_what_could_not_be_made_stays_wanted_while_something_else_is_waited_for():
+    policy, found = look(LayoutPolicy(wait=1), 2, ("7g",))
+    policy, found = look(policy, 2, ("7g",))
+    assert found == {"g0": ("4g", "1g", "2g")}
+    assert look(policy, 60, ("7g",))[1] == found
+
+
 def test_a_gpu_that_is_parted_otherwise_than_in_the_paper_is_left_alone():
     device = Device("g", ("2g",), {"1g": 1, "2g": 2, "4g": 4})
-    assert LayoutPolicy(wait=0).after([device], 1, GIB)[1] == {}
+    assert LayoutPolicy(wait=0).after([device], 1, GIB).wanted == {}

@@ -13,7 +13,7 @@ from shunter.allocator.devices.simulated.tables import MODELS
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.plugins.control.mig_control import MigControl
-from shunter.plugins.control.observed import Observed
+from shunter.plugins.control.observed import TRIES, Observed, Seated
 from shunter.plugins.control.settings import MigSettings
 
 PROFILES = MODELS["a100-40gb"].profiles
@@ -25,19 +25,30 @@ def uuid(place):
     return f"MIG-{place.profile}-{place.start}"
 
 
-def gpu_of(text, pids=()):
+GIB = 1 << 30
+
+
+def gpu_of(text, used_gib=None, uuid_=GPU):
+    """``used_gib``: by MIG device, of each process there."""
     known = {profile.id: profile for profile in PROFILES}
+    used = used_gib or {}
+
+    def part(place):
+        gib = used.get(uuid(place), ())
+        size, pids = known[place.profile].memory_mb << 20, tuple(range(len(gib)))
+        return Part(0, uuid(place), known[place.profile].compute, size, sum(gib) * GIB, pids)
+
     instances = tuple(
         GpuInstance(
             number,
             known[place.profile].name,
             known[place.profile].compute,
             place,
-            (Part(0, uuid(place), known[place.profile].compute, 5 << 30, 0, tuple(pids)),),
+            (part(place),),
         )
         for number, place in enumerate(sorted(parse(text, PROFILES)))
     )
-    return GpuRecord(0, GPU, "A100", 40 << 30, 0, "on", PROFILES, instances, ())
+    return GpuRecord(0, uuid_, "A100", 40 << 30, 0, "on", PROFILES, instances, ())
 
 
 def device(text):
@@ -46,6 +57,7 @@ def device(text):
 
 
 BIG, SMALL, SMALLER = device("4g@0"), device("2g@4"), device("1g@6")
+ALL, THREE = device("7g"), device("3g@4")
 
 
 class House:
@@ -82,10 +94,9 @@ class House:
             "depth": 0,
         }
 
-    def stand(self, text, **changes):
-        self.keeper.standing = Standing((gpu_of(text),), whole=frozenset([GPU])).__class__(
-            **{"gpus": (gpu_of(text),), "whole": frozenset([GPU])} | changes
-        )
+    def stand(self, text, used_gib=None, **changes):
+        gpus = (gpu_of(text, used_gib),)
+        self.keeper.standing = Standing(**{"gpus": gpus, "whole": frozenset([GPU])} | changes)
 
     def observed(self, state):
         return Observed(
@@ -203,6 +214,17 @@ def test_nobody_begins_on_a_gpu_that_is_not_whole_and_who_is_there_stays():
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
 
 
+def test_a_gpu_that_is_not_whole_holds_nobody_up_who_is_elsewhere():
+    broken = gpu_of("2g@4", uuid_="GPU-1")
+    house = House()
+    house.stand("4g@0", gpus=(gpu_of("4g@0"), broken))
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(BIG, 1)]]
+    house.stand("4g@0,1g@6", gpus=(gpu_of("4g@0,1g@6"), broken))
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
 def test_the_next_controller_moves_nobody_who_is_where_he_should_be():
     house = House()
     house.stand("4g@0,1g@6")
@@ -211,6 +233,19 @@ def test_the_next_controller_moves_nobody_who_is_where_he_should_be():
     house.run()
     assert house.control.wanted(0) is None
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_until_the_instances_are_known_only_those_move_whose_instance_is_about_to_go():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.begin()
+    house.keeper.standing = Standing()
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+    house.keeper.standing = Standing(closing=frozenset([SMALLER]), changing=1)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [("", 1)]]
 
 
 def test_a_move_that_was_not_possible_is_tried_again_later():
@@ -226,22 +261,103 @@ def test_a_move_that_was_not_possible_is_tried_again_later():
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
 
 
-def test_a_server_that_seats_nobody_is_not_asked_all_the_time():
+def heeds_no_devices(wanted, state):
+    if wanted:
+        state["change"] = SlotChange(wanted.request, ChangeState.SERVES)
+
+
+def test_a_server_that_heeds_no_devices_is_asked_again_only_when_there_are_others():
     house = House()
     house.stand("4g@0,1g@6")
-    house.obey = lambda wanted, state: wanted and state.update(
-        change=SlotChange(wanted.request, ChangeState.SERVES)
-    )
-    house.run(9)
+    house.obey = heeds_no_devices
+    house.run(100, seconds=60)
     assert house.control.wanted(0).request == 1
-    house.run(12)
+    house.stand("4g@0,2g@4,1g@6")
+    house.run(100, seconds=60)
     assert house.control.wanted(0).request == 2
+    house.control.use(house.settings)
+    house.run(100, seconds=60)
+    assert house.control.wanted(0).request == 3
+
+
+def test_what_is_refused_time_and_again_is_given_up():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.obeys = False
+    house.run(200, seconds=60)
+    given_up = house.control.wanted(0).request
+    assert 1 < given_up <= TRIES
+    house.run(200, seconds=60)
+    assert house.control.wanted(0).request == given_up
+    house.stand("4g@0,2g@4,1g@6")
+    house.obeys = True
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+
+
+def test_who_waits_to_try_again_leaves_all_the_same():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.stand("4g@0,2g@4")
+    house.obeys = False
+    house.run(20, seconds=60)
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 1)]]
+    house.obeys = True
+    house.stand("4g@0,2g@4", closing=frozenset([SMALL]), changing=1)
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(BIG, 1)]]
 
 
 def test_a_model_gets_as_many_instances_as_it_is_to_have():
     house = House()
     house.stand("4g@0,2g@4,1g@6")
     house.run(instances={0: 1, 1: 3})
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
+
+
+def test_an_instance_that_found_no_room_comes_back_when_there_is_some():
+    house = House()
+    del house.slots[0]
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=2, group_cap=8, group_yields=1)]
+    house.stand("7g")
+    house.run()
+    house.stand("7g", {ALL: [15, 15]})
+    house.run(1)
+    house.stand("4g@0,3g@4")
+    house.run()
+    assert house.seats() == [[(BIG, 1), (THREE, 1)]]
+    house.stand("4g@0,2g@4,1g@6")
+    house.run()
+    assert house.seats() == [[(BIG, 1)]]
+    house.stand("4g@0,2g@4,1g@6", closing=frozenset([BIG]), changing=1)
+    house.run()
+    assert house.seats() == [[("", 2)]]
+    house.stand("4g@0,3g@4")
+    house.run()
+    assert house.seats() == [[(BIG, 1), (THREE, 1)]]
+
+
+def test_another_model_in_a_slot_has_its_own_number_of_instances():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.slots[1] = house.model("strict", 1)
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=2, group_cap=8, group_yields=1)]
+    house.slots[1]["identity"] = SlotIdentity(
+        model_name="strict", model_version="2", slot_state=1, auto=1, registered_batch_size=8
+    )
+    house.run()
+    assert house.seats() == [[(BIG, 1)], [(SMALLER, 2)]]
+
+
+def test_a_configuration_that_others_want_counts():
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=3, group_cap=8, group_yields=1)]
+    house.slots[1]["change"] = SlotChange(7, ChangeState.SERVES)
+    house.run()
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
 
 
@@ -282,3 +398,49 @@ def test_layouts_follow_the_load_of_best_effort():
     house.run(4, seconds=1)
     wanted = parse(house.keeper.wanted[0], PROFILES)
     assert text_of(wanted, PROFILES) == "4g@0:4 2g@4:2 1g@6:1"
+    house.slots[1]["depth"] = 8 * 100
+    house.run(4, seconds=1)
+    assert house.keeper.wanted == (), "it could not be made, and what is there is right again"
+
+
+def test_a_model_that_took_more_than_any_instance_has_gets_a_seat_nevertheless():
+    house = House()
+    del house.slots[1]
+    house.stand("7g", {ALL: [30]})
+    house.run()
+    assert house.control.bytes_of(0) == 30 * GIB
+    house.stand("7g", {ALL: [30]}, closing=frozenset([ALL]), changing=1)
+    house.run()
+    assert house.seats() == [[("", 1)]], "more room than that may come"
+    house.stand("4g@0,3g@4")
+    house.run()
+    assert house.seats() == [[(BIG, 1)]]
+    assert 19 * GIB < house.control.bytes_of(0) < 20 * GIB, "all of it"
+    house.stand("4g@0,3g@4", {BIG: [6]})
+    house.run()
+    assert house.control.bytes_of(0) == 6 * GIB, "it runs with that"
+
+
+@pytest.mark.parametrize(
+    ("looks", "seen"),
+    [
+        ([(5, 40), (3, 40)], 5),
+        ([(5, 40), (0, 0)], 5),
+        ([(15, 20), (9, 20), (16, 20)], 16),
+        ([(30, 40), (6, 20)], 6),
+        ([(30, 40), (0, 20)], 30),
+        ([(30, 40), (6, 20), (30, 40), (0, 0)], 30),
+    ],
+)
+def test_what_an_instance_takes_is_the_most_that_was_seen_where_there_is_no_more_room(looks, seen):
+    model = Seated()
+    for used, room in looks:
+        model.look(used, room)
+    assert model.bytes_seen == seen
+
+
+@pytest.mark.parametrize(("seen", "largest", "needed"), [(30, 20, 20), (6, 20, 6), (30, 0, 30)])
+def test_what_an_instance_needs_is_no_more_than_the_largest_device_has(seen, largest, needed):
+    model = Seated(bytes_seen=seen)
+    model.plan(largest)
+    assert model.bytes_needed == needed

@@ -285,6 +285,27 @@ def test_what_is_not_known_is_tried_after_a_while_where_the_kernel_helps(server,
     assert server.mask(1) == 0b10, "now it is known that there are too few cores"
 
 
+def test_a_runner_that_begins_or_ends_takes_no_pair_back_to_the_start(server):
+    server.add_pair()
+    server.group(0, threads=0)
+    server.cycle()
+    assert sum(measure(server, 0.0, 2600)[-100:]) > 50, "measurement opened it"
+    server.idle = False
+    server.cycle()
+    server.idle = True
+    assert sum(measure(server, 0.0, 500)) > 400
+
+
+def test_an_open_pair_that_gives_no_cores_back_any_more_is_still_measured(server):
+    server.add_pair()
+    server.group(0, threads=0)
+    server.cycle()
+    measure(server, 0.0, 2600)
+    server.idle = False
+    assert sum(measure(server, 0.0, 500)) > 400
+    assert measure(server, 0.3, 2000)[-100:] == [0] * 100
+
+
 def test_what_is_not_known_stands_still_where_the_kernel_does_not_help(server):
     server.idle = False
     server.add_pair()
