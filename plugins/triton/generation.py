@@ -182,7 +182,7 @@ class Generation:
             if place.worker is not None and place.worker.is_dead:
                 self._lost(place, now)
             if place.worker is None and now >= place.due:
-                place.restart = pool.submit(self._start, place, {"SHUNTER_GENTLE": "1"})
+                place.restart = pool.submit(self._start, place, {})  # it hurries: it is missed
 
     @property
     def is_coming(self) -> bool:

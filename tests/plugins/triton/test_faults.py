@@ -398,6 +398,25 @@ def test_why_a_worker_did_not_load_or_was_lost_is_in_log_and_status(site, tmp_pa
     assert identity_of(served, 0).problem == "the worker ended with signal 9"
 
 
+def test_a_worker_that_was_lost_loads_behind_nobody(site):
+    """It is missed, perhaps as the only one: only those that come beside others are gentle."""
+    host, runtime = site.host, site.runtime
+    host.load("a.mar")
+    host.load("b.mar")
+    assert runtime.given["variables"]["SHUNTER_GENTLE"] == "1"
+    [served] = [each for each in host.served if each.name == "a"]
+    [place] = served.workers.places
+    place.worker.is_dead, place.pause_s = True, 0
+    before = len(runtime.workers)
+
+    def is_back():
+        host.look_after()
+        return len(runtime.workers) > before and not served.workers.is_coming
+
+    wait_until(is_back)
+    assert "SHUNTER_GENTLE" not in runtime.given["variables"]
+
+
 def test_limits_of_an_archive_reach_its_workers_and_the_backend(site):
     limits = {"jobQueueSize": 7, "startupTimeout": 9, "clientTimeoutInMills": 5}
     config = {**limits, "shunter": {"tensors": TENSORS}}
