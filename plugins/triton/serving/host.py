@@ -22,13 +22,7 @@ from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
-from shunter.plugins.triton.served import (
-    Served,
-    config_of,
-    hosted_of,
-    record_of,
-    status_of,
-)
+from shunter.plugins.triton.served import Served, config_of, hosted_of, record_of, status_of
 from shunter.plugins.triton.serving.archives import Archives
 from shunter.plugins.triton.serving.changes import Changes
 from shunter.plugins.triton.serving.loading import Loading, Wanted
@@ -102,9 +96,8 @@ class TritonHost:
 
     def _find(self, model: str) -> Served:
         name, _, version = model.partition("/")
-        found = [each for each in self.served if each.name == name]
-        if version:
-            found = [each for each in found if version in (each.version, str(each.number))]
+        named = [each for each in self.served if each.name == name]
+        found = [e for e in named if not version or version in (e.version, str(e.number))]
         if not found:
             known = ", ".join(each.title for each in self.served) or "none"
             near = hint(name, [each.name for each in self.served])
@@ -221,15 +214,20 @@ class TritonHost:
         self, served: Served, configuration: Configuration, cores: Sequence[str]
     ) -> None:
         """What the controller wants. Raises HostError: nothing has changed."""
-        if not served.auto or not configuration:
-            raise HostError("auto is false" if configuration else "it has no worker group")
+        if not configuration:
+            raise HostError("it has no worker group")
         self._check_batch(served, configuration)
-        self._change(served, configuration, cores)
+        with served.lock:  # or who retires it meanwhile would see it come back
+            if not served.auto:
+                raise HostError("auto is false")
+            self._change(served, configuration, cores)
 
     def retire(self, model: str) -> HostedModel:
-        """See the protocol."""
+        """See the protocol. The controller gives it no workers then."""
         served = self._find(model)
-        self.changes.retire(served)
+        with served.lock:
+            self.changes.retire(served)
+            served.auto = False
         self.saved()
         return self._hosted(served)
 

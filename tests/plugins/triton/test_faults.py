@@ -361,6 +361,32 @@ def test_that_a_user_has_set_a_configuration_is_recorded(site):
     assert (record.configuration, record.auto) == ("2x1x1", False)
 
 
+def test_a_model_that_was_retired_is_not_brought_back_by_the_controller(site):
+    """Nor by one of its changes that waits until the workers have ended."""
+    host, runtime = site.host, site.runtime
+    host.load("a.mar")
+    [served] = host.served
+    assert served.auto
+    failed = []
+
+    def reconfigure():
+        try:
+            host.reconfigure(served, parse_configuration("1x1x1"), [""])
+        except HostError as error:
+            failed.append(str(error))
+
+    with served.lock:
+        waiting = threading.Thread(target=reconfigure)
+        waiting.start()
+        host.retire("a")
+    waiting.join(PATIENCE_S)
+    reconfigure()
+    assert failed == ["auto is false"] * 2 and not served.workers and len(runtime.workers) == 1
+    assert [each.auto for each in host.records()] == [False]
+    host.start_generation("a", parse_configuration("1x1x1"))
+    assert served.workers
+
+
 def test_an_archive_elsewhere_is_refused_with_where_it_belongs(site):
     for archive in (str(site.folder / "store/a.mar"), "https://there/a.mar", "../store/a.mar"):
         with pytest.raises(HostError, match="by their names in its model store, which is"):
