@@ -26,6 +26,7 @@ from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.pools import pools_of
 from shunter.plugins.triton.published import (
     NO_STATE,
+    devices_of,
     groups_of,
     telemetry_of,
     told_of,
@@ -202,6 +203,8 @@ class Control:
     def _change(self, served: Served, commands: Commands) -> None:
         state = ChangeState.UNDONE
         try:
+            if devices := devices_of(commands):  # workers elsewhere would not be what is wanted
+                raise HostError(f"behind Triton no worker is put on a device: {devices[0]}")
             self._host.reconfigure(served, *wanted_of(commands))
             state = ChangeState.SERVES
         except HostError as error:

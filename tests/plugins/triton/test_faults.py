@@ -12,6 +12,8 @@ from typing import ClassVar
 import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
+from shunter.batching.page.layout import ChangeState
+from shunter.batching.page.records import Commands, GroupCommands, SlotChange, SlotCommands
 from shunter.batching.queue.attach import receive, send
 from shunter.plugins.host import HostError, WorkerFailed
 from shunter.plugins.record import RecordedModel
@@ -26,6 +28,7 @@ from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import identity_of
 from shunter.plugins.triton.serving import loading, taking_over
+from shunter.plugins.triton.serving.control import Control
 from shunter.plugins.triton.serving.host import TritonHost
 from shunter.plugins.triton.serving.process import TritonProcess
 from shunter.plugins.triton.serving.surroundings import logged_in
@@ -385,6 +388,20 @@ def test_a_model_that_was_retired_is_not_brought_back_by_the_controller(site):
     assert [each.auto for each in host.records()] == [False]
     host.start_generation("a", parse_configuration("1x1x1"))
     assert served.workers
+
+
+def test_a_configuration_on_a_device_is_refused_before_anything_is_started(site):
+    """Its workers would run elsewhere, and the controller would ask for it for ever."""
+    site.host.load("a.mar")
+    [served] = site.host.served
+    control = Control(site.host, None, site.folder / "log")
+    slot = SlotCommands(wanted_request=7, wanted_groups=1)
+    for device, state in (("MIG-1", ChangeState.UNDONE), ("", ChangeState.SERVES)):
+        group = GroupCommands(wanted_instances=1, wanted_threads=1, wanted_device=device)
+        control._change(served, Commands(slot, (group,)))
+        assert served.change == SlotChange(7, state)
+        assert len(site.runtime.workers) == (1 if device else 2)
+    control.close()
 
 
 def test_an_archive_elsewhere_is_refused_with_where_it_belongs(site):
