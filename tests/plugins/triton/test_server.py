@@ -424,6 +424,22 @@ def test_a_request_that_was_cancelled_does_not_run_and_no_more_wait_than_may(sit
     assert 31.0 not in site.record()
 
 
+def test_where_no_more_may_wait_a_strict_request_takes_the_place_of_best_effort(site, one, errors):
+    best_effort = {"parameters": {"slo_class": "best_effort"}}
+    with ThreadPoolExecutor() as pool:
+        with site.held("one"):
+            first = pool.submit(site.ask, "one", [35.0], "grpc", **best_effort)
+            wait_until(lambda: site.state("one")["queued"] == 1)
+            strict = pool.submit(site.ask, "one", [36.0])
+            with pytest.raises(errors, match="a strict request took this one's place") as told:
+                first.result(PATIENCE_S)
+            assert told.value.status() == "StatusCode.UNAVAILABLE"
+            with pytest.raises(errors, match="1 requests wait already"):
+                site.ask("one", [37.0], **best_effort)
+        assert strict.result(PATIENCE_S) == [73.0]
+    assert {35.0, 37.0}.isdisjoint(site.record())
+
+
 def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, two, errors):
     with pytest.raises(errors, match="died of this request, twice"):
         site.ask("two", [DIE])
