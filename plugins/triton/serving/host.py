@@ -22,9 +22,10 @@ from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
-from shunter.plugins.triton.served import Served, config_of, hosted_of, record_of, status_of
+from shunter.plugins.triton.served import Served, hosted_of, record_of, status_of
 from shunter.plugins.triton.serving.archives import Archives
 from shunter.plugins.triton.serving.changes import Changes
+from shunter.plugins.triton.serving.known import Known
 from shunter.plugins.triton.serving.loading import Loading, Wanted
 from shunter.plugins.triton.serving.taking_over import TakingOver
 
@@ -58,6 +59,7 @@ class TritonHost:
         """What workers of another host serve that this one has no archive of."""
         self._lock = threading.RLock()
         """Of who loads and unloads; who changes the workers of a model has that model's."""
+        self._known = Known(self.repository, lambda: self.served, self._states)
         self._archives = Archives(store, folder / "models", runtime, page)
         self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self._taking_over = TakingOver(self._change)
@@ -143,13 +145,13 @@ class TritonHost:
         """Raises HostError: nothing is left of it."""
         with self._or_nothing(served):
             configuration = self.changes.first_of(served, workers, by_archive=by_archive)
-            self.repository.write(served.name, served.number, config_of(served))
+            self._known.check(served)
             self._change(served, configuration)
 
     def _offer(self, served: Served) -> None:
         """Let the server know it. Raises HostError: nothing is left of it."""
         with self._or_nothing(served):
-            self.repository.load_version(served.name, served.number)
+            self._known.load(served)
             if served.workers is not None:  # the backend may have come with this model only
                 served.workers.wait_attached(self.backend_at)
         self.served = (*self.served, served)
@@ -186,8 +188,7 @@ class TritonHost:
             self._check_running()
             served = self._find(model)
             with served.lock:
-                if not served.is_late:
-                    self.repository.unload_version(served.name, served.number)
+                self._known.unload(served)
                 self.served = tuple(each for each in self.served if each is not served)
                 self._forget(served)
             self.saved()
@@ -270,19 +271,14 @@ class TritonHost:
 
     def names(self) -> list[str]:
         """Models for a server that starts; those without workers come when they have some."""
-        for each in self.served:
-            if not each.is_late and not (each.workers and each.workers.pids):
-                self.repository.remove(each.name, each.number)
-                each.is_late = True
-        return sorted({each.name for each in self.served if not each.is_late})
+        return self._known.names()
 
     def load_late(self, served: Served) -> None:
         """The server has started without it, and now it has workers. Raises HostError, OSError."""
         with self._lock:
             if not served.is_late or served not in self.served:
                 return
-            self.repository.write(served.name, served.number, config_of(served))
-            self.repository.load_version(served.name, served.number)
+            self._known.load(served)
             served.is_late = False
 
     def abandon(self) -> None:

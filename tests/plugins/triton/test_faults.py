@@ -497,6 +497,102 @@ def test_a_server_that_starts_again_is_given_models_with_workers_only(site):
     assert len(site.calls) == 1
 
 
+def versions(site, *numbers):
+    """Archives of ``a`` beside its first; of what the server is told, and what it finds then."""
+    for number in numbers:
+        said = {"name": "a", "version": str(number), "config": {"shunter": {"tensors": TENSORS}}}
+        (site.folder / f"store/a{number}.mar").write_text(json.dumps(said))
+    folder, told = site.host.repository.folder / "a", []
+
+    def call(path):
+        found = [each.name for each in folder.iterdir() if each.is_dir()]
+        told.append((path.rpartition("/")[2], sorted(found)))
+
+    site.host.repository._call = call
+    return told
+
+
+def test_a_version_whose_workers_do_not_come_takes_no_other_with_it(site):
+    """The server would wait for its workers, and refuse the whole name."""
+    told, loaded, worker = versions(site, 2), threading.Event(), site.runtime.worker
+
+    def failing():
+        assert loaded.wait(PATIENCE_S)
+        raise WorkerFailed("it does not load", [])
+
+    def made(model, **given):
+        found = worker(model, **given)
+        if model.version == "2":
+            found.start = failing
+        return found
+
+    site.runtime.worker = made
+    said = []
+
+    def note(archive, error):
+        said.append((archive, error is None))
+        loaded.set()
+
+    site.host.load_all([("a.mar", None), ("a2.mar", None)], note)
+    assert said == [("a.mar", True), ("a2.mar", False)]
+    assert told == [("load", ["1"])] and [each.title for each in site.host.served] == ["a/1"]
+
+
+def test_a_server_that_starts_again_finds_no_version_whose_workers_are_still_coming(site):
+    versions(site, 2)
+    site.host.load("a.mar")
+    found = []
+    site.runtime.on_worker = lambda: found.append(
+        (site.host.names(), [each.name for each in (site.host.repository.folder / "a").glob("?")])
+    )
+    site.host.load("a2.mar")
+    assert found == [(["a"], ["1"])]
+
+
+def test_versions_without_workers_are_set_aside_when_others_come_and_go(site):
+    host, told = site.host, versions(site, 2, 3)
+    for archive in ("a.mar", "a2.mar"):
+        host.load(archive)
+    first, second = host.served
+    host.retire("a/2")
+    told.clear()
+    host.load("a3.mar")
+    assert told == [("load", ["1", "3"])] and second.is_late
+    host.start_generation("a/2", parse_configuration("1x1x1"))
+    host.load_late(second)
+    assert told[1:] == [("load", ["1", "2", "3"])] and not second.is_late
+    for version in "23":
+        host.retire(f"a/{version}")
+    host.unload("a/1")
+    assert told[2:] == [("unload", ["1"])]
+    assert all(each.is_late for each in host.served) and first not in host.served
+
+
+def test_a_version_whose_worker_hangs_is_set_aside_where_the_server_has_it_not(site):
+    host, told = site.host, versions(site, 2, 3)
+    for archive in ("a.mar", "a2.mar"):
+        host.load(archive)
+    told.clear()
+    host._known._states = lambda: {("a", 1): {"loaded": 1, "pids": {}}, ("a", 2): {"pids": {7: 0}}}
+    host.load("a3.mar")  # while the server starts, all those that live may attach yet
+    host.repository.is_ready = lambda path: True
+    host.unload("a/3")
+    assert told == [("load", ["1", "2", "3"]), ("load", ["2"])]
+
+
+def test_a_version_that_is_set_aside_still_says_what_its_others_must_be(site):
+    versions(site, 2)
+    other = {"inputs": TENSORS["inputs"], "outputs": TENSORS["inputs"]}
+    said = {"name": "a", "version": "2", "config": {"shunter": {"tensors": other}}}
+    (site.folder / "store/a2.mar").write_text(json.dumps(said))
+    site.host.load("a.mar")
+    site.host.retire("a")
+    assert site.host.names() == []
+    with pytest.raises(HostError, match="not those of its other version"):
+        site.host.load("a2.mar")
+    assert len(site.runtime.workers) == 1
+
+
 def test_a_model_that_could_not_be_unloaded_stays_whole(site):
     host = site.host
     host.load("a.mar")

@@ -102,7 +102,7 @@ def fill(store, folder):
     slow = variables | {"TENSORS_SLEEP_S": "0.02", "ECHO_NO_LOAD": str(folder / "no-load")}
     auto = {"batchSize": 8, "shunter": section | {"environment": slow}}
     store.add_profile(store.add("auto", "tensors", config=auto), PROFILE)
-    for version in ("1.0", "2.0"):
+    for version in ("1.0", "2.0", "3.0"):
         config = {"batchSize": 1, "shunter": section, "triton": CACHED}
         store.add("cached", "tensors", version=version, config=config)
     mixed = {
@@ -562,6 +562,20 @@ def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
     assert site.record()[-4:] == [73.0, 74.0, 71.0, 72.0]
     for version in ("1.0", "2.0"):
         site.host.unload(f"cached/{version}")
+
+
+def test_a_version_without_workers_is_no_obstacle_to_others(site):
+    for version in "12":
+        site.host.load(f"cached-{version}.0.mar", "versions")
+    site.host.retire("versions/2.0")
+    site.host.load("cached-3.0.mar", "versions")
+    for version in "13":
+        assert site.ask("versions", [81.0], model_version=version) == [163.0]
+    site.host.start_generation("versions/2.0", parse_configuration("1x1x1"))
+    wait_until(lambda: site.host.repository.is_ready("/v2/models/versions/versions/2/ready"))
+    assert site.ask("versions", [82.0], model_version="2") == [165.0]
+    for version in "321":
+        site.host.unload(f"versions/{version}.0")
 
 
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two, one):
