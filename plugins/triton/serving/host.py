@@ -47,7 +47,7 @@ class TritonHost:
         page: ServerPage,
     ) -> None:
         """``store`` has archives; ``folder`` is this host's; ``pid``: of the server, 0: none."""
-        self._pid = pid
+        self.pid = pid
         self.page = page
         self.repository = Repository(folder / "repository")
         self.attach_at, self.backend_at = folder / "workers.sock", folder / "backend.sock"
@@ -86,7 +86,7 @@ class TritonHost:
         return {(each["model"], each["version"]): each for each in found}
 
     def _check_running(self) -> None:
-        if not self._pid():
+        if not self.pid():
             raise HostError("no Triton answers: it has ended")
 
     def _hosted(self, served: Served) -> HostedModel:
@@ -110,7 +110,7 @@ class TritonHost:
         """See the protocol."""
         states = self._states()
         models = [status_of(each, states.get(each.key)) for each in self.served]
-        return {"server": NAME, "pid": self._pid(), "models": models}
+        return {"server": NAME, "pid": self.pid(), "models": models}
 
     def events(self, after: int = 0) -> list[dict[str, Any]]:
         """See the protocol."""
@@ -276,10 +276,10 @@ class TritonHost:
     def load_late(self, served: Served) -> None:
         """The server has started without it, and now it has workers. Raises HostError, OSError."""
         with self._lock:
-            if not served.is_late or served not in self.served:
-                return
-            self._known.load(served)
-            served.is_late = False
+            if served in self.served and (served.is_late or self._known.lacks(served)):
+                served.is_late = True  # also when it is refused
+                self._known.load(served)
+                served.is_late = False
 
     def abandon(self) -> None:
         """Changes that wait for workers are undone, and there are no others."""

@@ -15,6 +15,8 @@ from shunter.plugins.triton.served import Served, config_of
 States = Mapping[tuple[str, int], Mapping[str, Any]]
 """Of the backend's functions, by model version."""
 LIVE = "/v2/health/live"
+OVERLOOKED_NS = 5_000_000_000
+"""So long a version may have workers in the server before that has loaded it."""
 
 
 class Known:
@@ -57,6 +59,10 @@ class Known:
                 self._make_late(each)
         return sorted({each.name for each in self._all_served() if not each.is_late})
 
+    def lacks(self, served: Served) -> bool:
+        """Whether a server that has started did not load it, though it has workers there."""
+        return _is_unloaded(self._states_now().get(served.key))
+
     def _others(self, served: Served) -> list[Served]:
         return [
             each
@@ -90,3 +96,32 @@ def _has_workers(served: Served, states: States) -> bool:
     if states:
         return bool((states.get(served.key) or {}).get("pids"))
     return served.strangers is not None or bool(served.workers and served.workers.pids)
+
+
+def _is_unloaded(state: Mapping[str, Any] | None) -> bool:
+    return state is not None and bool(state["pids"]) and not state["loaded"]
+
+
+class Overlooked:
+    """Versions that a server was started with and gave up: their workers came too late for it.
+
+    One whose name it had as a whole since was unloaded by somebody else, who knows why.
+    """
+
+    def __init__(self) -> None:
+        """None so far."""
+        self._had: dict[str, int] = {}
+        """Of each name the process of the server that has had all its versions."""
+        self._since: dict[Served, int] = {}
+
+    def look(
+        self, all_served: Iterable[Served], states: States, pid: int, now_ns: int
+    ) -> list[Served]:
+        """``pid``: of the server. Those that are to be loaded again."""
+        known = [each for each in all_served if not each.is_late]
+        lacking = {e.name for e in known if not (states.get(e.key) or {}).get("loaded")}
+        self._had |= {each.name: pid for each in known if each.name not in lacking}
+        found = [each for each in known if _is_unloaded(states.get(each.key))]
+        found = [each for each in found if self._had.get(each.name) != pid]
+        self._since = {each: self._since.get(each, now_ns) for each in found}
+        return [each for each, since in self._since.items() if now_ns - since > OVERLOOKED_NS]

@@ -26,8 +26,8 @@ from shunter.plugins.triton.layout import Kind
 from shunter.plugins.triton.packed import ARCHIVE, PackedWorkers
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
-from shunter.plugins.triton.served import identity_of
-from shunter.plugins.triton.serving import loading, taking_over
+from shunter.plugins.triton.served import Served, identity_of
+from shunter.plugins.triton.serving import known, loading, taking_over
 from shunter.plugins.triton.serving.control import Control
 from shunter.plugins.triton.serving.host import TritonHost
 from shunter.plugins.triton.serving.process import TritonProcess
@@ -578,6 +578,63 @@ def test_a_version_whose_worker_hangs_is_set_aside_where_the_server_has_it_not(s
     host.repository.is_ready = lambda path: True
     host.unload("a/3")
     assert told == [("load", ["1", "2", "3"]), ("load", ["2"])]
+
+
+def test_what_a_server_gave_up_at_its_start_is_loaded_when_its_workers_are_there(site):
+    host, told = site.host, versions(site)
+    host.load("a.mar")
+    [served] = host.served
+    told.clear()
+    state = {"loaded": 0, "pids": {7: 0}}
+    host._known._states = lambda: {("a", 1): state}
+    host.load_late(served)
+    assert told == []  # the server starts yet, and may wait for just these workers
+    host.repository.is_ready = lambda path: True
+    for state["loaded"], state["pids"] in ((1, {7: 0}), (0, {}), (0, {7: 0})):
+        host.load_late(served)
+    assert told == [("load", ["1"])] and not served.is_late
+    told.clear()
+
+    def refuse(path):
+        raise HostError("Triton answered 400")
+
+    host.repository._call = refuse
+    with pytest.raises(HostError):
+        host.load_late(served)
+    assert served.is_late and host.names() == []
+
+
+class Looks:
+    """Each later than it is waited; ``m`` has two versions, which may have workers there or not."""
+
+    def __init__(self):
+        self._versions = [Served("m", v, str(v), None, None, None, 1) for v in (1, 2)]
+        self._overlooked, self._now = known.Overlooked(), 0
+
+    def __call__(self, *loaded, pid=1, later=known.OVERLOOKED_NS + 1):
+        """``loaded`` of each version; None: it has no workers."""
+        self._now += later
+        found = {("m", at + 1): n for at, n in enumerate(loaded) if n is not None}
+        states = {key: {"loaded": n, "pids": {7: 0}} for key, n in found.items()}
+        found = self._overlooked.look(self._versions, states, pid, self._now)
+        return [each.key[1] for each in found]
+
+
+def test_a_version_is_overlooked_that_has_workers_for_long_in_a_server_that_gave_it_up():
+    look = Looks()
+    assert look(1, None) == []  # it waits for workers of the second one ...
+    assert look(0, None) == look(0, None, later=1) == []  # ... and gives up both
+    assert look(0, None) == [1]
+    assert look(0, 0) == [1] and look(0, 0) == [1, 2]
+    assert look() == look(0, None, pid=2) == []  # another server: from the beginning
+    assert look(0, None, pid=2) == [1]
+
+
+def test_a_version_that_somebody_else_unloads_is_not_overlooked():
+    look = Looks()
+    assert look(1, 1) == look(0, 1) == look(0, 0) == look(0, 0) == []
+    assert look() == look(0, 0, pid=2) == []
+    assert look(0, 0, pid=2) == [1, 2]
 
 
 def test_a_version_that_is_set_aside_still_says_what_its_others_must_be(site):

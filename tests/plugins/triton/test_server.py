@@ -581,15 +581,37 @@ def test_a_version_without_workers_is_no_obstacle_to_others(site):
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two, one):
     """And it does not wait for those of a retired model, which is loaded when it has some."""
     site.host.retire("one")
-    pids = set(site.state("two")["pids"])
+    pids, before = set(site.state("two")["pids"]), site.process.restarts
     os.kill(site.process.pid, signal.SIGKILL)
-    wait_until(lambda: site.process.restarts == 1 and site.process.pid)
+    wait_until(lambda: site.process.restarts == before + 1 and site.process.pid)
     wait_until(lambda: site.host.repository.is_ready("/v2/models/two/ready"))
     assert site.ask("two", [4.0]) == [9.0]
     assert set(site.state("two")["pids"]) == pids
     site.host.start_generation("one", parse_configuration("1x1x1"))
     wait_until(lambda: site.host.repository.is_ready("/v2/models/one/ready"))
     assert site.ask("one", [5.0]) == [11.0]
+
+
+def test_a_model_whose_worker_is_busy_for_longer_than_a_new_triton_waits_comes_all_the_same(
+    site, one, monkeypatch
+):
+    monkeypatch.setattr("shunter.plugins.triton.serving.process.WAIT_S", 1)
+    restarts, before = site.process.restarts, len(site.record())
+    gate, log = site.folder / "gate", site.process.log
+    with ThreadPoolExecutor() as pool:
+        holding = pool.submit(site.ask, "one", [WAIT])
+        try:
+            wait_until(lambda: len(site.record()) > before)
+            os.kill(site.process.pid, signal.SIGKILL)
+            assert holding.exception(PATIENCE_S)
+            wait_until(lambda: site.process.restarts > restarts)
+            wait_until(lambda: site.host.repository.is_ready("/v2/health/live"))
+            assert "no worker of one/1 has come within wait-s=1" in log.read_text()
+        finally:
+            gate.touch()
+        wait_until(lambda: site.host.repository.is_ready("/v2/models/one/ready"))
+        gate.unlink()
+    assert site.ask("one", [6.0]) == [13.0]
 
 
 def test_the_configuration_follows_the_load_and_no_request_is_lost(site):
