@@ -448,16 +448,74 @@ def test_a_worker_that_was_lost_loads_behind_nobody(site):
     host.load("b.mar")
     assert runtime.given["variables"]["SHUNTER_GENTLE"] == "1"
     [served] = [each for each in host.served if each.name == "a"]
-    [place] = served.workers.places
-    place.worker.is_dead, place.pause_s = True, 0
-    before = len(runtime.workers)
-
-    def is_back():
-        host.look_after()
-        return len(runtime.workers) > before and not served.workers.is_coming
-
-    wait_until(is_back)
+    lose(site, served)
+    wait_until(lambda: served.workers.pids)
     assert "SHUNTER_GENTLE" not in runtime.given["variables"]
+
+
+class HangingWorker(FakeWorker):
+    """It loads until it is killed."""
+
+    def __init__(self, runtime):
+        super().__init__(runtime)
+        self.killed = threading.Event()
+
+    def start(self):
+        self._runtime.hanging.append(self)
+        assert self.killed.wait(PATIENCE_S)
+        raise WorkerFailed("it was killed", [])
+
+    def kill(self):
+        self.killed.set()
+
+
+def lose(site, served):
+    """All its workers, which are started again at once."""
+    for place in served.workers.places:
+        place.worker.is_dead, place.pause_s = True, 0
+    site.host.look_after()
+
+
+def test_workers_that_hang_in_their_load_are_waited_for_by_no_other_model(site):
+    host, runtime, worker = site.host, site.runtime, site.runtime.worker
+    for name in "abc":
+        host.load(f"{name}.mar")
+    host.start_generation("b", parse_configuration("9x1x1"))
+    a, b, c = host.served
+    runtime.hanging = []
+
+    def made(model, **given):
+        return HangingWorker(runtime) if model.name == "b" else worker(model, **given)
+
+    runtime.worker = made
+    lose(site, b)
+    wait_until(lambda: len(runtime.hanging) == 9)
+    lose(site, c)
+    wait_until(lambda: c.workers.pids)
+    host.unload("c")
+    killed = []
+    [first] = a.workers.places
+    first.worker.close = lambda: killed.extend(each.killed.is_set() for each in runtime.hanging)
+    host.changes.close(host.served)
+    assert killed == [True] * 9  # before anything else is waited for
+
+
+def test_a_worker_whose_process_begins_while_it_is_ended_is_not_waited_for(site):
+    site.host.load("a.mar")
+    [served] = site.host.served
+    site.runtime.hanging, kills, worker = [], [], HangingWorker(site.runtime)
+
+    def kill():
+        kills.append(1)
+        if len(kills) > 1:  # the first time there is no process
+            worker.killed.set()
+
+    worker.kill = kill
+    site.runtime.worker = lambda model, **given: worker
+    lose(site, served)
+    wait_until(lambda: site.runtime.hanging)
+    site.host.unload("a")
+    assert worker.killed.is_set() and not site.host.served
 
 
 def test_limits_of_an_archive_reach_its_workers_and_the_backend(site):
@@ -828,7 +886,7 @@ def test_requests_wait_for_workers_of_a_packed_model_that_are_coming(tmp_path, m
     workers = PackedWorkers(tmp_path, None, None)
     for name, number, is_coming in [("m", 2, True), ("n", 1, False)]:
         known = {"model": SimpleNamespace(name=name), "is_coming": is_coming, "problem": ""}
-        known["look_after"] = lambda pool: None
+        known["look_after"] = lambda: None
         workers._generations.append((SimpleNamespace(**known), number))
     said = []
     monkeypatch.setattr(packed, "expect", lambda *told: said.append(told))
