@@ -27,6 +27,7 @@ ATTACH_S = 60.0
 """So long after it has loaded a worker may take to attach."""
 LEAVE_S = 60.0
 """So long a worker may take over what it holds."""
+AGAIN_S = 0.1  # a process that began while they were ended is ended then
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before a worker that was lost is started again; doubled each time until one has held."""
 
@@ -171,7 +172,7 @@ class Generation:
         """Of the processes that live."""
         return set(self.members)
 
-    def look_after(self, pool: ThreadPoolExecutor) -> None:
+    def look_after(self) -> None:
         """Start again what was lost, after a pause that grows while it does not hold."""
         now = time.monotonic()
         for place in self.places:
@@ -182,7 +183,10 @@ class Generation:
             if place.worker is not None and place.worker.is_dead:
                 self._lost(place, now)
             if place.worker is None and now >= place.due:
-                place.restart = pool.submit(self._start, place, {"SHUNTER_GENTLE": "1"})
+                # By a thread of its own, so that nobody waits for one that hangs in its load.
+                with_it = ThreadPoolExecutor(1, "starting")
+                place.restart = with_it.submit(self._start, place, {})  # it hurries: it is missed
+                with_it.shutdown(wait=False)
 
     @property
     def is_coming(self) -> bool:
@@ -223,14 +227,19 @@ class Generation:
         drain(backend_at, name, version, self.pids)
         self.close()
 
-    def close(self) -> None:
-        """End them, as they are."""
+    def abandon(self) -> None:
+        """Those that are being started are not wanted any more, and there are no others."""
         with self._lock:
             self.is_over = True
         for place in self.places:
             if (coming := place.coming) is not None:
                 coming.kill()
-        wait([each.restart for each in self.places if each.restart is not None])
+
+    def close(self) -> None:
+        """End them, as they are."""
+        self.abandon()
+        while wait([p.restart for p in self.places if p.restart is not None], AGAIN_S).not_done:
+            self.abandon()  # there may have been no process yet
         for place in self.places:
             if place.worker is not None:
                 place.worker.close()

@@ -132,7 +132,6 @@ class PackedWorkers:
         self._reception: Reception | None = None
         self._generations: list[tuple[Generation, int]] = []
         """And the version that each of them serves."""
-        self._starting = ThreadPoolExecutor(4, "starting")
 
     @property
     def refusals(self) -> dict[str, str]:
@@ -174,7 +173,7 @@ class PackedWorkers:
         """Start again what was lost; what is wrong now."""
         problems = []
         for each, _ in self._generations:
-            each.look_after(self._starting)
+            each.look_after()
             if each.problem:
                 problems.append(f"{each.model.name}: {each.problem}")
         coming = [each for each in self._generations if each[0].is_coming]
@@ -187,6 +186,5 @@ class PackedWorkers:
             self._reception.close()
         for each, number in self._generations:
             each.dismiss(self.socket, each.model.name, number)
-        self._starting.shutdown()
         self._generations.clear()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -133,6 +133,12 @@ def wanted_of(commands: Commands) -> tuple[Configuration, tuple[str, ...]]:
     return configuration, tuple(cores)
 
 
+def devices_of(commands: Commands) -> tuple[str, ...]:
+    """Where the wanted configuration shall run, of groups that are not wanted on CPUs."""
+    groups = commands.groups[: commands.slot.wanted_groups]
+    return tuple(g.wanted_device for g in groups if g.wanted_instances and g.wanted_device)
+
+
 def slices_of(cores: str) -> SliceSet:
     """Where workers on these cores run."""
     return of_cpus(parse_cpu_list(cores)) if cores not in ("", AUTO) else ALL_CPUS

@@ -68,10 +68,7 @@ class Repository:
         """Put a version of a model there. Raises HostError: the others are of another kind."""
         config = self.folder / name / "config.pbtxt"
         if self.has_others(name, version) and config.read_text(encoding="utf-8") != text:
-            raise HostError(
-                f"the tensors or the batch of version {version} of {name} are not those of its "
-                "other version: give it another name"
-            )
+            raise other_kind(name, version)
         (self.folder / name / str(version)).mkdir(parents=True)
         config.write_text(text, encoding="utf-8")
 
@@ -82,8 +79,9 @@ class Repository:
 
     def remove(self, name: str, version: int) -> None:
         """Forget a version, and the model with its last one."""
-        own = str(version) if self.has_others(name, version) else ""
-        shutil.rmtree(self.folder / name / own, ignore_errors=True)
+        if (self.folder / name / str(version)).is_dir():
+            own = str(version) if self.has_others(name, version) else ""
+            shutil.rmtree(self.folder / name / own, ignore_errors=True)
 
     def load(self, name: str) -> None:
         """Let the server read a model (again). Raises HostError."""
@@ -135,3 +133,11 @@ class Repository:
             raise HostError(f"no Triton answers at {self.inference}: {error}") from error
         if not answer.is_success:
             raise HostError(f"Triton answered {answer.status_code}: {answer.text[:500]}")
+
+
+def other_kind(name: str, version: int) -> HostError:
+    """The server has one configuration for all versions of a model."""
+    return HostError(
+        f"the tensors or the batch of version {version} of {name} are not those of its "
+        "other version: give it another name"
+    )

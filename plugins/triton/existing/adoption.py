@@ -17,7 +17,13 @@ from shunter.plugins.triton.existing import build, preparation, profiling
 from shunter.plugins.triton.existing.choice import Choices, Target, only, possible
 from shunter.plugins.triton.existing.controller import Controller, Terms
 from shunter.plugins.triton.existing.page import StrategyPage
-from shunter.plugins.triton.existing.server import ServedModel, group_of, page_of, threads_of
+from shunter.plugins.triton.existing.server import (
+    ServedModel,
+    group_of,
+    page_of,
+    present_of,
+    threads_of,
+)
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,7 @@ class Adopted:
         if known is not None:
             ways = possible(threads, known)
             choices = Choices(known, ceiling, cores, ways, settings)
-        groups = config.get("instance_group") or [{}]
-        present = Target(int(groups[0].get("count", 1)), threads, 0)
+        present = Target(*present_of(config), 0)
         self.controller = Controller(
             self.model, self.page, terms, present, choices, pause_s=settings.timeout_s
         )

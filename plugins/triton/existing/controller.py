@@ -21,7 +21,7 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
 from shunter.plugins.triton.existing.choice import Choices, Target
 from shunter.plugins.triton.existing.page import StrategyPage
-from shunter.plugins.triton.existing.statistics import Counters, Load, between
+from shunter.plugins.triton.existing.statistics import Counters, Load, began_anew, between
 
 LOGGER = logging.getLogger("shunter.existing")
 WEIGHT = 8
@@ -34,6 +34,8 @@ class Model(Protocol):
     """What is asked of the server; :mod:`shunter.plugins.triton.existing.server` has it."""
 
     def counters(self) -> Counters: ...
+
+    def present(self) -> tuple[int, int]: ...
 
     def change(self, instances: int, threads: int = 0) -> None: ...
 
@@ -75,6 +77,8 @@ class Controller:
         default_factory=lambda: ThreadPoolExecutor(1, "shunter-change")
     )
     _is_gone: bool = False
+    _is_known: bool = True
+    """What it has now: a server that was started again has what its files say."""
     _refusals: int = 0
     _not_before_ns: int = 0
 
@@ -85,7 +89,7 @@ class Controller:
             counters = self.model.counters()
         except HostError as error:
             self._complain(str(error))  # the page runs out by itself when this goes on
-            self._is_gone = True
+            self._is_gone, self._is_known = True, False
             return
         if self._is_gone:
             self._is_gone, self.problem = False, ""
@@ -94,9 +98,23 @@ class Controller:
         if before is not None and now_ns > before[1]:
             self.load = between(before[0], counters, (now_ns - before[1]) / 1e9)
             self._learn(self.load)
-        if self.load is not None and self.choices is not None and self._changing is None:
+            self._is_known &= not began_anew(before[0], counters)
+        may_follow = self._changing is None and (self._is_known or self._look_again())
+        if may_follow and self.load is not None and self.choices is not None:
             self._follow(self.load, self.choices, now_ns)
         self._write()
+
+    def _look_again(self) -> bool:
+        """Whether it is known now what it has."""
+        try:
+            instances, threads = self.model.present()
+        except HostError as error:
+            self._complain(str(error))
+            self._is_gone = True
+            return False
+        self.present = replace(self.present, instances=instances, threads=threads)
+        self._is_known = True
+        return True
 
     def _learn(self, load: Load) -> None:
         for size, (count, ns) in sorted(load.batches.items()):

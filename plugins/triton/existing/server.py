@@ -42,6 +42,10 @@ class ServedModel:
         """Its configuration as it is in force, completed by Triton. Raises HostError."""
         return self._get(f"{self._path}/config")
 
+    def present(self) -> tuple[int, int]:
+        """Its instances and the threads of each, 0: its own business. Raises HostError."""
+        return present_of(self.config())
+
     def server_version(self) -> str:
         """Of the server. Raises HostError."""
         return str(self._get("/v2").get("version", "?"))
@@ -129,3 +133,9 @@ def threads_of(config: Mapping[str, Any]) -> int:
     """Threads that its code was told to use; 0: it takes no such number."""
     text = parameter(config, THREADS_PARAMETER)
     return int(text) if text.isdecimal() else 0
+
+
+def present_of(config: Mapping[str, Any]) -> tuple[int, int]:
+    """How many instances a configuration has, and threads of each."""
+    groups = config.get("instance_group") or [{}]
+    return int(groups[0].get("count", 1)), threads_of(config)

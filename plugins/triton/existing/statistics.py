@@ -67,10 +67,15 @@ class Load:
     """By rows: how many ran, and how long each, in ns, on average."""
 
 
+def began_anew(before: Counters, after: Counters) -> bool:
+    """Whether the model was loaded again meanwhile."""
+    return after.requests < before.requests or after.rows < before.rows
+
+
 def between(before: Counters, after: Counters, seconds: float) -> Load:
     """What happened meanwhile; ``seconds`` is above 0."""
-    if after.requests < before.requests or after.rows < before.rows:
-        before = Counters()  # the model was loaded again
+    if began_anew(before, after):
+        before = Counters()
     requests, rows = after.requests - before.requests, after.rows - before.rows
     queued = after.queued - before.queued
     batches = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from logging import INFO, WARNING
 from pathlib import Path
 
@@ -35,7 +34,6 @@ class Changes:
         """``page_folder``: where workers find the control page."""
         self._runtime, self._reception = runtime, reception
         self._backend_at, self._page_folder = backend_at, page_folder
-        self._starting = ThreadPoolExecutor(4, "starting")
         self._coming: set[Generation] = set()
         self._is_over = False
         self.guarded = False
@@ -143,7 +141,7 @@ class Changes:
         if served.lock.acquire(blocking=False):
             try:
                 if served.workers is not None:
-                    served.workers.look_after(self._starting)
+                    served.workers.look_after()
                     is_coming = served.workers.is_coming
             finally:
                 served.lock.release()
@@ -155,14 +153,16 @@ class Changes:
         for generation in tuple(self._coming):
             generation.close()
 
-    def close(self, all_served: Iterable[Served]) -> None:
+    def close(self, all_served: Sequence[Served]) -> None:
         """End all workers, also those that are being started."""
         self.abandon()
+        for each in all_served:  # of all of them, before one is waited for
+            if (workers := each.workers) is not None:
+                workers.abandon()
         for each in all_served:
             with each.lock:
                 if each.workers is not None:
                     each.workers.close()
-        self._starting.shutdown()
 
 
 def _check(cores: str) -> None:

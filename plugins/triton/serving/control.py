@@ -26,6 +26,7 @@ from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.pools import pools_of
 from shunter.plugins.triton.published import (
     NO_STATE,
+    devices_of,
     groups_of,
     telemetry_of,
     told_of,
@@ -33,6 +34,7 @@ from shunter.plugins.triton.published import (
 )
 from shunter.plugins.triton.served import Served, identity_of, place_of
 from shunter.plugins.triton.serving.host import TritonHost
+from shunter.plugins.triton.serving.known import Overlooked
 
 LOGGER = logging.getLogger("shunter.triton")
 CYCLE_S = 0.1
@@ -74,7 +76,7 @@ class Control:
         self.controller = Supervised("controller", arguments, log, lambda: words[_BEAT])
         self._backend: Backend | None = None
         self._tallies, self._told_ns = Tallies(_DROPS), 0
-        self._again_ns = 0
+        self._overlooked, self._again_ns = Overlooked(), 0
         """When what the server does not know yet is loaded."""
         self._changes = ThreadPoolExecutor(1, "changes")
         """The controller wants one at a time."""
@@ -117,6 +119,7 @@ class Control:
             self._tell(each, states.get(each.key), now_ns)
         self._told_ns = now_ns
         late = [each for each in served if each.is_late and each.workers and each.workers.pids]
+        late += self._overlooked.look(served, states, self._host.pid(), now_ns)
         if late and now_ns > self._again_ns:
             self._again_ns = now_ns + _AGAIN_NS
             self._changes.submit(self._load_late, late)
@@ -202,6 +205,8 @@ class Control:
     def _change(self, served: Served, commands: Commands) -> None:
         state = ChangeState.UNDONE
         try:
+            if devices := devices_of(commands):  # workers elsewhere would not be what is wanted
+                raise HostError(f"behind Triton no worker is put on a device: {devices[0]}")
             self._host.reconfigure(served, *wanted_of(commands))
             state = ChangeState.SERVES
         except HostError as error:

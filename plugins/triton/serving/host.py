@@ -22,15 +22,10 @@ from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
-from shunter.plugins.triton.served import (
-    Served,
-    config_of,
-    hosted_of,
-    record_of,
-    status_of,
-)
+from shunter.plugins.triton.served import Served, hosted_of, record_of, status_of
 from shunter.plugins.triton.serving.archives import Archives
 from shunter.plugins.triton.serving.changes import Changes
+from shunter.plugins.triton.serving.known import Known
 from shunter.plugins.triton.serving.loading import Loading, Wanted
 from shunter.plugins.triton.serving.taking_over import TakingOver
 
@@ -52,7 +47,7 @@ class TritonHost:
         page: ServerPage,
     ) -> None:
         """``store`` has archives; ``folder`` is this host's; ``pid``: of the server, 0: none."""
-        self._pid = pid
+        self.pid = pid
         self.page = page
         self.repository = Repository(folder / "repository")
         self.attach_at, self.backend_at = folder / "workers.sock", folder / "backend.sock"
@@ -64,6 +59,7 @@ class TritonHost:
         """What workers of another host serve that this one has no archive of."""
         self._lock = threading.RLock()
         """Of who loads and unloads; who changes the workers of a model has that model's."""
+        self._known = Known(self.repository, lambda: self.served, self._states)
         self._archives = Archives(store, folder / "models", runtime, page)
         self.changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
         self._taking_over = TakingOver(self._change)
@@ -90,7 +86,7 @@ class TritonHost:
         return {(each["model"], each["version"]): each for each in found}
 
     def _check_running(self) -> None:
-        if not self._pid():
+        if not self.pid():
             raise HostError("no Triton answers: it has ended")
 
     def _hosted(self, served: Served) -> HostedModel:
@@ -102,9 +98,8 @@ class TritonHost:
 
     def _find(self, model: str) -> Served:
         name, _, version = model.partition("/")
-        found = [each for each in self.served if each.name == name]
-        if version:
-            found = [each for each in found if version in (each.version, str(each.number))]
+        named = [each for each in self.served if each.name == name]
+        found = [e for e in named if not version or version in (e.version, str(e.number))]
         if not found:
             known = ", ".join(each.title for each in self.served) or "none"
             near = hint(name, [each.name for each in self.served])
@@ -115,7 +110,7 @@ class TritonHost:
         """See the protocol."""
         states = self._states()
         models = [status_of(each, states.get(each.key)) for each in self.served]
-        return {"server": NAME, "pid": self._pid(), "models": models}
+        return {"server": NAME, "pid": self.pid(), "models": models}
 
     def events(self, after: int = 0) -> list[dict[str, Any]]:
         """See the protocol."""
@@ -150,13 +145,13 @@ class TritonHost:
         """Raises HostError: nothing is left of it."""
         with self._or_nothing(served):
             configuration = self.changes.first_of(served, workers, by_archive=by_archive)
-            self.repository.write(served.name, served.number, config_of(served))
+            self._known.check(served)
             self._change(served, configuration)
 
     def _offer(self, served: Served) -> None:
         """Let the server know it. Raises HostError: nothing is left of it."""
         with self._or_nothing(served):
-            self.repository.load_version(served.name, served.number)
+            self._known.load(served)
             if served.workers is not None:  # the backend may have come with this model only
                 served.workers.wait_attached(self.backend_at)
         self.served = (*self.served, served)
@@ -193,8 +188,7 @@ class TritonHost:
             self._check_running()
             served = self._find(model)
             with served.lock:
-                if not served.is_late:
-                    self.repository.unload_version(served.name, served.number)
+                self._known.unload(served)
                 self.served = tuple(each for each in self.served if each is not served)
                 self._forget(served)
             self.saved()
@@ -221,15 +215,20 @@ class TritonHost:
         self, served: Served, configuration: Configuration, cores: Sequence[str]
     ) -> None:
         """What the controller wants. Raises HostError: nothing has changed."""
-        if not served.auto or not configuration:
-            raise HostError("auto is false" if configuration else "it has no worker group")
+        if not configuration:
+            raise HostError("it has no worker group")
         self._check_batch(served, configuration)
-        self._change(served, configuration, cores)
+        with served.lock:  # or who retires it meanwhile would see it come back
+            if not served.auto:
+                raise HostError("auto is false")
+            self._change(served, configuration, cores)
 
     def retire(self, model: str) -> HostedModel:
-        """See the protocol."""
+        """See the protocol. The controller gives it no workers then."""
         served = self._find(model)
-        self.changes.retire(served)
+        with served.lock:
+            self.changes.retire(served)
+            served.auto = False
         self.saved()
         return self._hosted(served)
 
@@ -272,20 +271,15 @@ class TritonHost:
 
     def names(self) -> list[str]:
         """Models for a server that starts; those without workers come when they have some."""
-        for each in self.served:
-            if not each.is_late and not (each.workers and each.workers.pids):
-                self.repository.remove(each.name, each.number)
-                each.is_late = True
-        return sorted({each.name for each in self.served if not each.is_late})
+        return self._known.names()
 
     def load_late(self, served: Served) -> None:
         """The server has started without it, and now it has workers. Raises HostError, OSError."""
         with self._lock:
-            if not served.is_late or served not in self.served:
-                return
-            self.repository.write(served.name, served.number, config_of(served))
-            self.repository.load_version(served.name, served.number)
-            served.is_late = False
+            if served in self.served and (served.is_late or self._known.lacks(served)):
+                served.is_late = True  # also when it is refused
+                self._known.load(served)
+                served.is_late = False
 
     def abandon(self) -> None:
         """Changes that wait for workers are undone, and there are no others."""

@@ -12,6 +12,8 @@ from typing import ClassVar
 import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
+from shunter.batching.page.layout import ChangeState
+from shunter.batching.page.records import Commands, GroupCommands, SlotChange, SlotCommands
 from shunter.batching.queue.attach import receive, send
 from shunter.plugins.host import HostError, WorkerFailed
 from shunter.plugins.record import RecordedModel
@@ -24,8 +26,9 @@ from shunter.plugins.triton.layout import Kind
 from shunter.plugins.triton.packed import ARCHIVE, PackedWorkers
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
-from shunter.plugins.triton.served import identity_of
-from shunter.plugins.triton.serving import loading, taking_over
+from shunter.plugins.triton.served import Served, identity_of
+from shunter.plugins.triton.serving import known, loading, taking_over
+from shunter.plugins.triton.serving.control import Control
 from shunter.plugins.triton.serving.host import TritonHost
 from shunter.plugins.triton.serving.process import TritonProcess
 from shunter.plugins.triton.serving.surroundings import logged_in
@@ -361,6 +364,46 @@ def test_that_a_user_has_set_a_configuration_is_recorded(site):
     assert (record.configuration, record.auto) == ("2x1x1", False)
 
 
+def test_a_model_that_was_retired_is_not_brought_back_by_the_controller(site):
+    """Nor by one of its changes that waits until the workers have ended."""
+    host, runtime = site.host, site.runtime
+    host.load("a.mar")
+    [served] = host.served
+    assert served.auto
+    failed = []
+
+    def reconfigure():
+        try:
+            host.reconfigure(served, parse_configuration("1x1x1"), [""])
+        except HostError as error:
+            failed.append(str(error))
+
+    with served.lock:
+        waiting = threading.Thread(target=reconfigure)
+        waiting.start()
+        host.retire("a")
+    waiting.join(PATIENCE_S)
+    reconfigure()
+    assert failed == ["auto is false"] * 2 and not served.workers and len(runtime.workers) == 1
+    assert [each.auto for each in host.records()] == [False]
+    host.start_generation("a", parse_configuration("1x1x1"))
+    assert served.workers
+
+
+def test_a_configuration_on_a_device_is_refused_before_anything_is_started(site):
+    """Its workers would run elsewhere, and the controller would ask for it for ever."""
+    site.host.load("a.mar")
+    [served] = site.host.served
+    control = Control(site.host, None, site.folder / "log")
+    slot = SlotCommands(wanted_request=7, wanted_groups=1)
+    for device, state in (("MIG-1", ChangeState.UNDONE), ("", ChangeState.SERVES)):
+        group = GroupCommands(wanted_instances=1, wanted_threads=1, wanted_device=device)
+        control._change(served, Commands(slot, (group,)))
+        assert served.change == SlotChange(7, state)
+        assert len(site.runtime.workers) == (1 if device else 2)
+    control.close()
+
+
 def test_an_archive_elsewhere_is_refused_with_where_it_belongs(site):
     for archive in (str(site.folder / "store/a.mar"), "https://there/a.mar", "../store/a.mar"):
         with pytest.raises(HostError, match="by their names in its model store, which is"):
@@ -398,6 +441,83 @@ def test_why_a_worker_did_not_load_or_was_lost_is_in_log_and_status(site, tmp_pa
     assert identity_of(served, 0).problem == "the worker ended with signal 9"
 
 
+def test_a_worker_that_was_lost_loads_behind_nobody(site):
+    """It is missed, perhaps as the only one: only those that come beside others are gentle."""
+    host, runtime = site.host, site.runtime
+    host.load("a.mar")
+    host.load("b.mar")
+    assert runtime.given["variables"]["SHUNTER_GENTLE"] == "1"
+    [served] = [each for each in host.served if each.name == "a"]
+    lose(site, served)
+    wait_until(lambda: served.workers.pids)
+    assert "SHUNTER_GENTLE" not in runtime.given["variables"]
+
+
+class HangingWorker(FakeWorker):
+    """It loads until it is killed."""
+
+    def __init__(self, runtime):
+        super().__init__(runtime)
+        self.killed = threading.Event()
+
+    def start(self):
+        self._runtime.hanging.append(self)
+        assert self.killed.wait(PATIENCE_S)
+        raise WorkerFailed("it was killed", [])
+
+    def kill(self):
+        self.killed.set()
+
+
+def lose(site, served):
+    """All its workers, which are started again at once."""
+    for place in served.workers.places:
+        place.worker.is_dead, place.pause_s = True, 0
+    site.host.look_after()
+
+
+def test_workers_that_hang_in_their_load_are_waited_for_by_no_other_model(site):
+    host, runtime, worker = site.host, site.runtime, site.runtime.worker
+    for name in "abc":
+        host.load(f"{name}.mar")
+    host.start_generation("b", parse_configuration("9x1x1"))
+    a, b, c = host.served
+    runtime.hanging = []
+
+    def made(model, **given):
+        return HangingWorker(runtime) if model.name == "b" else worker(model, **given)
+
+    runtime.worker = made
+    lose(site, b)
+    wait_until(lambda: len(runtime.hanging) == 9)
+    lose(site, c)
+    wait_until(lambda: c.workers.pids)
+    host.unload("c")
+    killed = []
+    [first] = a.workers.places
+    first.worker.close = lambda: killed.extend(each.killed.is_set() for each in runtime.hanging)
+    host.changes.close(host.served)
+    assert killed == [True] * 9  # before anything else is waited for
+
+
+def test_a_worker_whose_process_begins_while_it_is_ended_is_not_waited_for(site):
+    site.host.load("a.mar")
+    [served] = site.host.served
+    site.runtime.hanging, kills, worker = [], [], HangingWorker(site.runtime)
+
+    def kill():
+        kills.append(1)
+        if len(kills) > 1:  # the first time there is no process
+            worker.killed.set()
+
+    worker.kill = kill
+    site.runtime.worker = lambda model, **given: worker
+    lose(site, served)
+    wait_until(lambda: site.runtime.hanging)
+    site.host.unload("a")
+    assert worker.killed.is_set() and not site.host.served
+
+
 def test_limits_of_an_archive_reach_its_workers_and_the_backend(site):
     limits = {"jobQueueSize": 7, "startupTimeout": 9, "clientTimeoutInMills": 5}
     config = {**limits, "shunter": {"tensors": TENSORS}}
@@ -433,6 +553,159 @@ def test_a_server_that_starts_again_is_given_models_with_workers_only(site):
     assert site.calls == ["/v2/repository/models/b/load"] and (folder / "b/1").is_dir()
     host.load_late(late)
     assert len(site.calls) == 1
+
+
+def versions(site, *numbers):
+    """Archives of ``a`` beside its first; of what the server is told, and what it finds then."""
+    for number in numbers:
+        said = {"name": "a", "version": str(number), "config": {"shunter": {"tensors": TENSORS}}}
+        (site.folder / f"store/a{number}.mar").write_text(json.dumps(said))
+    folder, told = site.host.repository.folder / "a", []
+
+    def call(path):
+        found = [each.name for each in folder.iterdir() if each.is_dir()]
+        told.append((path.rpartition("/")[2], sorted(found)))
+
+    site.host.repository._call = call
+    return told
+
+
+def test_a_version_whose_workers_do_not_come_takes_no_other_with_it(site):
+    """The server would wait for its workers, and refuse the whole name."""
+    told, loaded, worker = versions(site, 2), threading.Event(), site.runtime.worker
+
+    def failing():
+        assert loaded.wait(PATIENCE_S)
+        raise WorkerFailed("it does not load", [])
+
+    def made(model, **given):
+        found = worker(model, **given)
+        if model.version == "2":
+            found.start = failing
+        return found
+
+    site.runtime.worker = made
+    said = []
+
+    def note(archive, error):
+        said.append((archive, error is None))
+        loaded.set()
+
+    site.host.load_all([("a.mar", None), ("a2.mar", None)], note)
+    assert said == [("a.mar", True), ("a2.mar", False)]
+    assert told == [("load", ["1"])] and [each.title for each in site.host.served] == ["a/1"]
+
+
+def test_a_server_that_starts_again_finds_no_version_whose_workers_are_still_coming(site):
+    versions(site, 2)
+    site.host.load("a.mar")
+    found = []
+    site.runtime.on_worker = lambda: found.append(
+        (site.host.names(), [each.name for each in (site.host.repository.folder / "a").glob("?")])
+    )
+    site.host.load("a2.mar")
+    assert found == [(["a"], ["1"])]
+
+
+def test_versions_without_workers_are_set_aside_when_others_come_and_go(site):
+    host, told = site.host, versions(site, 2, 3)
+    for archive in ("a.mar", "a2.mar"):
+        host.load(archive)
+    first, second = host.served
+    host.retire("a/2")
+    told.clear()
+    host.load("a3.mar")
+    assert told == [("load", ["1", "3"])] and second.is_late
+    host.start_generation("a/2", parse_configuration("1x1x1"))
+    host.load_late(second)
+    assert told[1:] == [("load", ["1", "2", "3"])] and not second.is_late
+    for version in "23":
+        host.retire(f"a/{version}")
+    host.unload("a/1")
+    assert told[2:] == [("unload", ["1"])]
+    assert all(each.is_late for each in host.served) and first not in host.served
+
+
+def test_a_version_whose_worker_hangs_is_set_aside_where_the_server_has_it_not(site):
+    host, told = site.host, versions(site, 2, 3)
+    for archive in ("a.mar", "a2.mar"):
+        host.load(archive)
+    told.clear()
+    host._known._states = lambda: {("a", 1): {"loaded": 1, "pids": {}}, ("a", 2): {"pids": {7: 0}}}
+    host.load("a3.mar")  # while the server starts, all those that live may attach yet
+    host.repository.is_ready = lambda path: True
+    host.unload("a/3")
+    assert told == [("load", ["1", "2", "3"]), ("load", ["2"])]
+
+
+def test_what_a_server_gave_up_at_its_start_is_loaded_when_its_workers_are_there(site):
+    host, told = site.host, versions(site)
+    host.load("a.mar")
+    [served] = host.served
+    told.clear()
+    state = {"loaded": 0, "pids": {7: 0}}
+    host._known._states = lambda: {("a", 1): state}
+    host.load_late(served)
+    assert told == []  # the server starts yet, and may wait for just these workers
+    host.repository.is_ready = lambda path: True
+    for state["loaded"], state["pids"] in ((1, {7: 0}), (0, {}), (0, {7: 0})):
+        host.load_late(served)
+    assert told == [("load", ["1"])] and not served.is_late
+    told.clear()
+
+    def refuse(path):
+        raise HostError("Triton answered 400")
+
+    host.repository._call = refuse
+    with pytest.raises(HostError):
+        host.load_late(served)
+    assert served.is_late and host.names() == []
+
+
+class Looks:
+    """Each later than it is waited; ``m`` has two versions, which may have workers there or not."""
+
+    def __init__(self):
+        self._versions = [Served("m", v, str(v), None, None, None, 1) for v in (1, 2)]
+        self._overlooked, self._now = known.Overlooked(), 0
+
+    def __call__(self, *loaded, pid=1, later=known.OVERLOOKED_NS + 1):
+        """``loaded`` of each version; None: it has no workers."""
+        self._now += later
+        found = {("m", at + 1): n for at, n in enumerate(loaded) if n is not None}
+        states = {key: {"loaded": n, "pids": {7: 0}} for key, n in found.items()}
+        found = self._overlooked.look(self._versions, states, pid, self._now)
+        return [each.key[1] for each in found]
+
+
+def test_a_version_is_overlooked_that_has_workers_for_long_in_a_server_that_gave_it_up():
+    look = Looks()
+    assert look(1, None) == []  # it waits for workers of the second one ...
+    assert look(0, None) == look(0, None, later=1) == []  # ... and gives up both
+    assert look(0, None) == [1]
+    assert look(0, 0) == [1] and look(0, 0) == [1, 2]
+    assert look() == look(0, None, pid=2) == []  # another server: from the beginning
+    assert look(0, None, pid=2) == [1]
+
+
+def test_a_version_that_somebody_else_unloads_is_not_overlooked():
+    look = Looks()
+    assert look(1, 1) == look(0, 1) == look(0, 0) == look(0, 0) == []
+    assert look() == look(0, 0, pid=2) == []
+    assert look(0, 0, pid=2) == [1, 2]
+
+
+def test_a_version_that_is_set_aside_still_says_what_its_others_must_be(site):
+    versions(site, 2)
+    other = {"inputs": TENSORS["inputs"], "outputs": TENSORS["inputs"]}
+    said = {"name": "a", "version": "2", "config": {"shunter": {"tensors": other}}}
+    (site.folder / "store/a2.mar").write_text(json.dumps(said))
+    site.host.load("a.mar")
+    site.host.retire("a")
+    assert site.host.names() == []
+    with pytest.raises(HostError, match="not those of its other version"):
+        site.host.load("a2.mar")
+    assert len(site.runtime.workers) == 1
 
 
 def test_a_model_that_could_not_be_unloaded_stays_whole(site):
@@ -613,7 +886,7 @@ def test_requests_wait_for_workers_of_a_packed_model_that_are_coming(tmp_path, m
     workers = PackedWorkers(tmp_path, None, None)
     for name, number, is_coming in [("m", 2, True), ("n", 1, False)]:
         known = {"model": SimpleNamespace(name=name), "is_coming": is_coming, "problem": ""}
-        known["look_after"] = lambda pool: None
+        known["look_after"] = lambda: None
         workers._generations.append((SimpleNamespace(**known), number))
     said = []
     monkeypatch.setattr(packed, "expect", lambda *told: said.append(told))

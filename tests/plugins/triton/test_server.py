@@ -102,7 +102,7 @@ def fill(store, folder):
     slow = variables | {"TENSORS_SLEEP_S": "0.02", "ECHO_NO_LOAD": str(folder / "no-load")}
     auto = {"batchSize": 8, "shunter": section | {"environment": slow}}
     store.add_profile(store.add("auto", "tensors", config=auto), PROFILE)
-    for version in ("1.0", "2.0"):
+    for version in ("1.0", "2.0", "3.0"):
         config = {"batchSize": 1, "shunter": section, "triton": CACHED}
         store.add("cached", "tensors", version=version, config=config)
     mixed = {
@@ -424,6 +424,22 @@ def test_a_request_that_was_cancelled_does_not_run_and_no_more_wait_than_may(sit
     assert 31.0 not in site.record()
 
 
+def test_where_no_more_may_wait_a_strict_request_takes_the_place_of_best_effort(site, one, errors):
+    best_effort = {"parameters": {"slo_class": "best_effort"}}
+    with ThreadPoolExecutor() as pool:
+        with site.held("one"):
+            first = pool.submit(site.ask, "one", [35.0], "grpc", **best_effort)
+            wait_until(lambda: site.state("one")["queued"] == 1)
+            strict = pool.submit(site.ask, "one", [36.0])
+            with pytest.raises(errors, match="a strict request took this one's place") as told:
+                first.result(PATIENCE_S)
+            assert told.value.status() == "StatusCode.UNAVAILABLE"
+            with pytest.raises(errors, match="1 requests wait already"):
+                site.ask("one", [37.0], **best_effort)
+        assert strict.result(PATIENCE_S) == [73.0]
+    assert {35.0, 37.0}.isdisjoint(site.record())
+
+
 def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, two, errors):
     with pytest.raises(errors, match="died of this request, twice"):
         site.ask("two", [DIE])
@@ -548,18 +564,54 @@ def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
         site.host.unload(f"cached/{version}")
 
 
+def test_a_version_without_workers_is_no_obstacle_to_others(site):
+    for version in "12":
+        site.host.load(f"cached-{version}.0.mar", "versions")
+    site.host.retire("versions/2.0")
+    site.host.load("cached-3.0.mar", "versions")
+    for version in "13":
+        assert site.ask("versions", [81.0], model_version=version) == [163.0]
+    site.host.start_generation("versions/2.0", parse_configuration("1x1x1"))
+    wait_until(lambda: site.host.repository.is_ready("/v2/models/versions/versions/2/ready"))
+    assert site.ask("versions", [82.0], model_version="2") == [165.0]
+    for version in "321":
+        site.host.unload(f"versions/{version}.0")
+
+
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two, one):
     """And it does not wait for those of a retired model, which is loaded when it has some."""
     site.host.retire("one")
-    pids = set(site.state("two")["pids"])
+    pids, before = set(site.state("two")["pids"]), site.process.restarts
     os.kill(site.process.pid, signal.SIGKILL)
-    wait_until(lambda: site.process.restarts == 1 and site.process.pid)
+    wait_until(lambda: site.process.restarts == before + 1 and site.process.pid)
     wait_until(lambda: site.host.repository.is_ready("/v2/models/two/ready"))
     assert site.ask("two", [4.0]) == [9.0]
     assert set(site.state("two")["pids"]) == pids
     site.host.start_generation("one", parse_configuration("1x1x1"))
     wait_until(lambda: site.host.repository.is_ready("/v2/models/one/ready"))
     assert site.ask("one", [5.0]) == [11.0]
+
+
+def test_a_model_whose_worker_is_busy_for_longer_than_a_new_triton_waits_comes_all_the_same(
+    site, one, monkeypatch
+):
+    monkeypatch.setattr("shunter.plugins.triton.serving.process.WAIT_S", 1)
+    restarts, before = site.process.restarts, len(site.record())
+    gate, log = site.folder / "gate", site.process.log
+    with ThreadPoolExecutor() as pool:
+        holding = pool.submit(site.ask, "one", [WAIT])
+        try:
+            wait_until(lambda: len(site.record()) > before)
+            os.kill(site.process.pid, signal.SIGKILL)
+            assert holding.exception(PATIENCE_S)
+            wait_until(lambda: site.process.restarts > restarts)
+            wait_until(lambda: site.host.repository.is_ready("/v2/health/live"))
+            assert "no worker of one/1 has come within wait-s=1" in log.read_text()
+        finally:
+            gate.touch()
+        wait_until(lambda: site.host.repository.is_ready("/v2/models/one/ready"))
+        gate.unlink()
+    assert site.ask("one", [6.0]) == [13.0]
 
 
 def test_the_configuration_follows_the_load_and_no_request_is_lost(site):

@@ -22,7 +22,12 @@ from shunter.plugins.triton.existing.choice import Choices, Target, possible
 from shunter.plugins.triton.existing.controller import Controller, Terms
 from shunter.plugins.triton.existing.page import StrategyPage
 from shunter.plugins.triton.existing.profiling import RemoteWorkers
-from shunter.plugins.triton.existing.server import THREADS_PARAMETER, group_of, threads_of
+from shunter.plugins.triton.existing.server import (
+    THREADS_PARAMETER,
+    group_of,
+    present_of,
+    threads_of,
+)
 from shunter.plugins.triton.existing.statistics import Counters, between
 from shunter.plugins.triton.layout import unpack
 
@@ -152,7 +157,16 @@ class FakeModel:
 
     def __init__(self):
         self.now, self.depth, self.changed, self.refuses = 0, 0, [], None
-        self._counters = Counters()
+        self._counters, self.now_has = Counters(), (1, 0)
+
+    def restart(self):
+        """The server, or the model in it: it has what its files say."""
+        self._counters, self.now_has = Counters(), (1, 0)
+
+    def present(self):
+        if self.refuses in ("all", "config"):
+            raise HostError("no configuration")
+        return self.now_has
 
     def clock(self):
         return self.now
@@ -171,6 +185,7 @@ class FakeModel:
         self.changed.append((instances, threads))
         if self.refuses:
             raise HostError("refused")
+        self.now_has = (instances, threads)
 
 
 @pytest.fixture
@@ -268,6 +283,24 @@ def test_a_server_that_is_gone_is_told_and_the_page_is_not_renewed(control, mode
     assert written(controller)["until_ns"] > before["until_ns"]
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_server_that_was_started_again_has_what_its_files_say(control, model, is_seen):
+    controller = control(choices=choices())
+    look(controller, model, 30, 16)
+    assert model.changed == [(4, 0)]
+    if is_seen:
+        model.refuses = "all"
+        controller.cycle()
+    model.restart()
+    model.refuses = "config"
+    look(controller, model, 30, 16)
+    assert model.changed == [(4, 0)] and controller.problem == "no configuration"
+    model.refuses = None
+    look(controller, model, 3, 16)
+    assert model.changed == [(4, 0)] * 2
+    assert (controller.present.instances, controller.problem) == (4, "")
+
+
 @pytest.mark.parametrize(
     ("groups", "is_right"),
     [
@@ -289,6 +322,8 @@ def test_threads_are_a_parameter_of_the_model():
     config = {"parameters": {"SHUNTER_THREADS": {"string_value": "4"}}}
     assert threads_of(config) == 4
     assert threads_of({}) == 0
+    assert present_of(config | {"instance_group": [{"count": 3}]}) == (3, 4)
+    assert present_of({}) == (1, 0)
 
 
 # ---- preparation
