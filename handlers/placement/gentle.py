@@ -29,6 +29,7 @@ class _Behind:
     def __init__(self, patience_s: float, at_last: Callable[[], None]) -> None:
         """From now on the patience counts. ``at_last``: what makes it an ordinary one."""
         self._lock, self._over = threading.Lock(), False
+        self._shares = os.getpriority(os.PRIO_PROCESS, 0) == 0  # else an operator has chosen one
         # Of threads that are not behind, so that these are not held up.
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         steps = {patience_s: lambda: _each_thread(_hurry), LONGEST * patience_s: at_last}
@@ -40,7 +41,7 @@ class _Behind:
     def _unless_over(self, step: Callable[[], None]) -> None:
         with self._lock:
             if not self._over:
-                step()
+                self._take(step)
 
     def end(self, step: Callable[[], None]) -> None:
         """It is over with this step."""
@@ -48,7 +49,12 @@ class _Behind:
             each.cancel()
         with self._lock:
             self._over = True
-            step()
+            self._take(step)
+
+    def _take(self, step: Callable[[], None]) -> None:
+        if self._shares:
+            _each_thread(_take_share)
+        step()
 
 
 def begin_early(environ: Mapping[str, str]) -> None:
@@ -123,7 +129,6 @@ def can_return_from_idle() -> bool:
 
 def _step_back(thread: int) -> None:
     """Behind the others, unless a handler has chosen another class."""
-    _take_share(thread)
     if os.sched_getscheduler(thread) == os.SCHED_OTHER:
         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
@@ -137,13 +142,13 @@ def _hurry(thread: int) -> None:
 
 
 def _wake(thread: int) -> None:
-    """Back to the usual class and share, unless a handler has chosen others."""
-    _take_share(thread)
+    """Back to the usual class, unless a handler has chosen another."""
     if os.sched_getscheduler(thread) == os.SCHED_IDLE:
         os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _take_share(thread: int) -> None:
+    """The whole share again."""
     if os.getpriority(os.PRIO_PROCESS, thread) == SMALL:
         os.setpriority(os.PRIO_PROCESS, thread, 0)
 

@@ -200,6 +200,19 @@ assert shares(None, own) == [0, 5]
 
 
 @needs_privilege
+def test_a_share_that_an_operator_has_chosen_stays():
+    run("""
+os.setpriority(os.PRIO_PROCESS, 0, gentle.SMALL)
+end = gentle.begin(cpus, cpus, 0.2)
+during = Thread()
+while policies(None, during) != [os.SCHED_OTHER] * 2:
+    time.sleep(0.01)
+end()
+assert shares(None, during) == [gentle.SMALL] * 2
+""")
+
+
+@needs_privilege
 def test_who_starts_beside_others_steps_back_at_once():
     run("""
 gentle.begin_early({})
