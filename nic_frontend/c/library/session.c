@@ -40,10 +40,6 @@ const struct shunter_tensor *shunter_outputs(const shunter_session *session, uns
     return session->tensors.outputs;
 }
 
-int shunter_next_inputs(const shunter_session *session, void **inputs) {
-    return shunter_client_places(session->client, inputs);
-}
-
 const struct shunter_packing *shunter_packing(const shunter_session *session) {
     return session->tensors.packed ? &session->tensors.packing : NULL;
 }
@@ -88,8 +84,11 @@ void shunter_session_begun(struct shunter_session *session) {
 static int64_t begin(shunter_session *session, const struct request *request) {
     const struct shunter_request_options *options =
         request->options ? request->options : &(struct shunter_request_options){0};
-    if (options->priority < 0 || options->priority > 2 || session->process != getpid()) {
-        return options->priority < 0 || options->priority > 2 ? -EINVAL : -ECHILD;
+    if (options->priority < 0 || options->priority > 2) {
+        return -EINVAL;
+    }
+    if (session->process != getpid()) {
+        return -ECHILD;
     }
     if (session->kept_count == SHUNTER_WINDOW) {
         return -EAGAIN; // until somebody asks how those have ended
@@ -294,7 +293,8 @@ int shunter_wants_write(const shunter_session *session) {
 
 int shunter_due_ms(const shunter_session *session) {
     const uint64_t now = shunter_client_now_ns();
-    const uint64_t due = least(shunter_client_due_ns(session->client), ask_due_ns(session));
+    const uint64_t later = least(shunter_client_due_ns(session->client), ask_due_ns(session));
+    const uint64_t due = session->kept_count ? 0 : later;
     const uint64_t ms = due > now ? (due - now + SHUNTER_NS_PER_MS - 1) / SHUNTER_NS_PER_MS : 0;
     return due == UINT64_MAX || ms > INT32_MAX ? INT32_MAX : (int)ms;
 }

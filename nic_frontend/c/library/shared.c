@@ -65,3 +65,7 @@ void shunter_unshare(
         munmap(settings->shared, bytes_of(tensors, settings));
     }
 }
+
+int shunter_next_inputs(const shunter_session *session, void **inputs) {
+    return shunter_client_places(session->client, inputs);
+}
