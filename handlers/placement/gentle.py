@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from pathlib import Path
 
 PATIENCE_S = 15.0
@@ -21,6 +21,8 @@ LONGEST = 4
 SMALL = 10
 """Niceness of a small share: beside an ordinary process a tenth of a CPU."""
 GENTLE_VARIABLE = "SHUNTER_GENTLE"
+EARLY = "early"
+"""What it says in a process that has a small share, by :func:`begin_early`."""
 
 
 class _Behind:
@@ -29,10 +31,11 @@ class _Behind:
     def __init__(self, patience_s: float, at_last: Callable[[], None]) -> None:
         """From now on the patience counts. ``at_last``: what makes it an ordinary one."""
         self._lock, self._over = threading.Lock(), False
-        self._shares = os.getpriority(os.PRIO_PROCESS, 0) == 0  # else an operator has chosen one
+        self._may_share = os.getpriority(os.PRIO_PROCESS, 0) == 0  # else an operator has chosen one
+        self._shares = False
         # Of threads that are not behind, so that these are not held up.
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        steps = {patience_s: lambda: _each_thread(_hurry), LONGEST * patience_s: at_last}
+        steps = {patience_s: self._share, LONGEST * patience_s: at_last}
         self._timers = [threading.Timer(s, self._unless_over, [do]) for s, do in steps.items()]
         for each in self._timers:
             each.daemon = True
@@ -51,16 +54,33 @@ class _Behind:
             self._over = True
             self._take(step)
 
+    def _share(self) -> None:
+        self._shares = self._may_share
+        _each_thread(_hurry)
+
     def _take(self, step: Callable[[], None]) -> None:
         if self._shares:
             _each_thread(_take_share)
         step()
 
 
-def begin_early(environ: Mapping[str, str]) -> None:
-    """Step back before anything is imported, where ``SHUNTER_GENTLE`` says so; begin follows."""
-    if environ.get(GENTLE_VARIABLE) == "1" and can_return_from_idle():
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+def begin_early(environ: MutableMapping[str, str]) -> None:
+    """Take a small share before anything is imported, where ``SHUNTER_GENTLE`` says so.
+
+    Not less yet: of a host that has nothing to spare the imports would get 0.3 %, with nobody
+    there to lose patience, and then locks would be taken that others wait for.
+    """
+    is_usual = os.getpriority(os.PRIO_PROCESS, 0) == 0  # else an operator has chosen a share
+    if environ.get(GENTLE_VARIABLE) == "1" and is_usual and can_return_from_idle():
+        os.setpriority(os.PRIO_PROCESS, 0, SMALL)
+        environ[GENTLE_VARIABLE] = EARLY
+
+
+def end_early(environ: MutableMapping[str, str]) -> None:
+    """The whole share again, for what follows."""
+    if environ.get(GENTLE_VARIABLE) == EARLY:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        environ[GENTLE_VARIABLE] = "1"
 
 
 def begin(

@@ -43,11 +43,13 @@ from shunter.allocator.cpus.claims import CoreClaims, claims_path
 from shunter.allocator.cpus.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.handlers.placement.gentle import (
+    EARLY,
     GENTLE_VARIABLE,
     PATIENCE_S,
     begin,
     begin_idle,
     can_return_from_idle,
+    end_early,
     move_threads,
 )
 
@@ -121,7 +123,7 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
         threads=_read_threads(threads),
         scheduling=scheduling or None,
         share_with=_read_pids(environ.get(SHARE_VARIABLE)),
-        gentle=environ.get(GENTLE_VARIABLE) == "1",
+        gentle=environ.get(GENTLE_VARIABLE) in ("1", EARLY),
         patience_s=_read_seconds(environ.get(PATIENCE_VARIABLE)),
     )
     if choose and placement.threads is None:
@@ -181,6 +183,7 @@ class Place:
         if cores is not None:
             near &= _same_node(cores)
             _pin(cores)
+        end_early(environ)
         if placement.scheduling == "idle":
             # By default they spin for milliseconds, on cores that other best effort could use.
             if not environ.get("OMP_WAIT_POLICY"):

@@ -113,6 +113,8 @@ class Reception:
     """For whom it works: the last one's batch runs, that of the one before stands still."""
     _loading: Seat | None = None
     """Whose model loads."""
+    _unwanted: tuple[Seat, float] | None = None
+    """Who went while its model loaded, and until when that may go on."""
     _count: int = 0
     _page: int = field(default_factory=lambda: os.memfd_create("pool", os.MFD_CLOEXEC))
     _words: memoryview = field(init=False)
@@ -133,8 +135,9 @@ class Reception:
         """A handler has forked. The child may outlive this process, and must not be taken for it:
         not by who comes, nor by who waits for the lock, nor by the seats that are served. To close
         descriptors in the child takes none of this process's locks."""
+        lock, self.lock = self.lock, -1  # a child of the child may have it for something else
         with contextlib.suppress(OSError):
-            os.close(self.lock)
+            os.close(lock)
         for each in list(self._selector.get_map().values()):
             each.fileobj.close()  # type: ignore[union-attr]
 
@@ -167,11 +170,12 @@ class Reception:
 
     def _run(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(_GRACE_S if self._unwanted else None):
                 if key.fileobj is self.listening:
                     self._accept()
                 else:
                     self._hear(key.data)
+            self._end_if_it_hangs()
 
     def _tell(self, news: News) -> None:
         self.news.append(news)
@@ -214,20 +218,25 @@ class Reception:
             time.sleep(0.005)
         return False
 
-    def _end_if_it_hangs(self, seat: Seat) -> None:
-        """What loads for a seat that has gone may end by itself; the others wait so long."""
-        end = time.monotonic() + _LOAD_GRACE_S
-        while self._loading is seat:
-            if time.monotonic() > end:
-                _end(seat, b"a model that nobody waits for does not end to load")
-            time.sleep(_GRACE_S)
+    def _end_if_it_hangs(self) -> None:
+        """What loads for a seat that has gone may end by itself; the others wait so long.
+
+        No thread of its own looks: the load would be blamed for it, and be alone from then on.
+        """
+        if self._unwanted is None:
+            return
+        seat, end = self._unwanted
+        if self._loading is not seat:
+            self._unwanted = None
+        elif time.monotonic() > end:
+            _end(seat, b"a model that nobody waits for does not end to load")
 
     def _lost(self, seat: Seat) -> None:
         self._selector.unregister(seat.socket)
         with self._guard:
             seat.is_gone = True
         if self._loading is seat:
-            threading.Thread(target=self._end_if_it_hangs, args=(seat,), daemon=True).start()
+            self._unwanted = seat, time.monotonic() + _LOAD_GRACE_S
         elif self._is_given_up(seat):
             _end(seat, b"its batch was given up")
         seat.socket.close()

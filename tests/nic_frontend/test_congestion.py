@@ -12,7 +12,7 @@ from shunter.nic_frontend.library import library
 
 MS = 1_000_000
 DATAGRAM, NEAR = 1472, 1 << 20
-NUMBERS = ("window", "threshold", "in_flight", "recovery_ns", "rtt_ns", "var_ns", "latest_ns")
+NUMBERS = ("window", "threshold", "in_flight", "rest", "recovery_ns", "rtt_ns", "var_ns", "latest_ns")
 NUMBERS += ("measured_ns", "due_ns", "filled_ns", "tokens")
 
 
@@ -192,6 +192,28 @@ def test_beyond_the_threshold_it_grows_by_one_datagram_a_window(make):
     send(path, 50 * MS, range(count), owner=2)
     path.heard(2, None, 70 * MS)
     assert path.window - window == pytest.approx(DATAGRAM, rel=0.2)
+
+
+def test_a_wide_window_grows_beyond_the_threshold_too(make):
+    """By less than a byte for each datagram, where it is wider than the datagram's square."""
+    path = make(DATAGRAM, 8 << 20, 50_000, 1)
+    parts = range(2000)
+    for owner in range(3):
+        send(path, 2, parts, owner)
+    path.heard(0, bits(*parts[1:]), 3)
+    window = path.window
+    assert DATAGRAM**2 < window == path.threshold
+    for owner in range(1, 3):
+        path.heard(owner, None, 4)
+    for owner in range(3, 5):
+        send(path, MS, parts, owner)
+        path.heard(owner, None, 2 * MS)
+    assert path.window == window  # it was not full
+    for owner in range(5, 7):
+        send(path, 3 * MS, parts, owner)
+    for owner in range(5, 7):
+        path.heard(owner, None, 4 * MS)
+    assert 0 < path.window - window <= DATAGRAM
 
 
 # ---- losses

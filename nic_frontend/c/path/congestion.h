@@ -37,6 +37,7 @@ struct shunter_congestion {
     uint32_t datagram; /* the largest */
     uint64_t near;     /* window of a way that is short */
     uint64_t window, threshold, in_flight; /* bytes */
+    uint64_t rest; /* of its growth beyond the threshold: less than a byte, times the window */
     uint64_t recovery_ns; /* what was sent until then was lost together, 0: nothing was */
     uint64_t rtt_ns, var_ns, latest_ns;
     uint64_t measured_ns; /* when the first round trip was, 0: none */

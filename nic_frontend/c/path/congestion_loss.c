@@ -34,9 +34,14 @@ static void grow(
     if (flight->sent_ns <= path->recovery_ns || used < path->window) {
         return; // what is not used says nothing of the path
     }
-    path->window += path->window < path->threshold
-        ? flight->bytes
-        : (uint64_t)path->datagram * flight->bytes / path->window;
+    if (path->window < path->threshold) {
+        path->window += flight->bytes;
+        return;
+    }
+    path->rest += (uint64_t)path->datagram * flight->bytes; // a wide window grows by less than a byte
+    const uint64_t more = path->rest / path->window;
+    path->rest %= path->window;
+    path->window += more;
 }
 
 static bool has(const uint8_t *have, uint32_t have_bytes, uint16_t part) {

@@ -11,6 +11,7 @@ from shunter.handlers.placement.gentle import can_return_from_idle
 COMMON = """
 import os, threading, time
 from shunter.handlers.placement import gentle
+from shunter.handlers.placement.placement import Place, read_placement
 
 cpus = os.sched_getaffinity(0)
 first = {min(cpus)}
@@ -213,18 +214,46 @@ assert shares(None, during) == [gentle.SMALL] * 2
 
 
 @needs_privilege
-def test_who_starts_beside_others_steps_back_at_once():
+def test_who_starts_beside_others_has_a_small_share_at_once_and_never_less():
     run("""
 gentle.begin_early({})
-assert policies(None) == [os.SCHED_OTHER]
-gentle.begin_early({"SHUNTER_GENTLE": "1"})
-assert policies(None) == [os.SCHED_IDLE]
-end = gentle.begin(cpus, cpus)
+assert shares(None) == [0]
+environ = {"SHUNTER_GENTLE": "1"}
+gentle.begin_early(environ)
+gentle.begin_early(environ)  # in the program that takes its place
+assert (policies(None), shares(None)) == ([os.SCHED_OTHER], [gentle.SMALL])
+place = Place(read_placement(environ), environ)
 timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
 assert {os.sched_getscheduler(each.native_id) for each in timers} == {os.SCHED_OTHER}
+assert len(timers) == 2
+assert {os.getpriority(os.PRIO_PROCESS, each.native_id) for each in timers} == {0}
+assert shares(None) == [0]
 assert policies(None) == [os.SCHED_IDLE]
+place.settle()
+assert (policies(None), shares(None)) == ([os.SCHED_OTHER], [0])
+""")
+
+
+@needs_privilege
+def test_who_starts_beside_others_keeps_the_share_that_an_operator_has_chosen():
+    run("""
+os.setpriority(os.PRIO_PROCESS, 0, gentle.SMALL)
+environ = {"SHUNTER_GENTLE": "1"}
+gentle.begin_early(environ)
+Place(read_placement(environ), environ).settle()
+assert (policies(None), shares(None)) == ([os.SCHED_OTHER], [gentle.SMALL])
+""")
+
+
+@needs_privilege
+def test_a_handlers_share_that_is_as_small_as_that_of_a_long_load_stays():
+    run("""
+end = gentle.begin(cpus, cpus)
+own = Thread(lambda: os.setpriority(os.PRIO_PROCESS, 0, gentle.SMALL))
+while shares(own) != [gentle.SMALL]:
+    time.sleep(0.01)
 end()
-assert policies(None) == [os.SCHED_OTHER]
+assert shares(None, own) == [0, gentle.SMALL]
 """)
 
 

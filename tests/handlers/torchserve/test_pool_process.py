@@ -1,6 +1,8 @@
 """What a pool process does when a device has less room than it said."""
 
 import selectors
+import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -45,12 +47,20 @@ def test_a_load_that_nobody_waits_for_ends_the_process_only_when_it_hangs(monkey
 
     monkeypatch.setattr(reception, "_end", end)
     monkeypatch.setattr(reception, "_LOAD_GRACE_S", -1.0)
-    found = reception.Reception.__new__(reception.Reception)
-    found._loading = seat = object()
+    here, there = socket.socketpair()
+    found = reception.Reception(here, lock=-1)
+    found._loading = seat = reception.Seat(1, there, None, -1, -1)
+    found._selector.register(there, selectors.EVENT_READ, seat)
+    threads = threading.enumerate()
+    found._lost(seat)
+    assert threading.enumerate() == threads  # the load would be blamed for another
     with pytest.raises(Ended, match="does not end to load"):
-        found._end_if_it_hangs(seat)
+        found._end_if_it_hangs()
     found._loading = None
-    found._end_if_it_hangs(seat)
+    found._end_if_it_hangs()
+    found._loading = seat  # another load
+    found._end_if_it_hangs()
+    here.close()
 
 
 class Link:

@@ -45,6 +45,8 @@ class Congestion:
     now: int = 0
     window: int = 0
     threshold: int = NEVER
+    rest: int = 0
+    """Of what the window has grown beyond its threshold, in bytes times the window."""
     recovery_ns: int = 0
     rtt_ns: int = FIRST_RTT_NS
     var_ns: int = FIRST_RTT_NS // 2
@@ -214,7 +216,10 @@ class Congestion:
         used = 2 * before if is_slow_start else before + 3 * self.datagram
         if flight.sent_ns <= self.recovery_ns or used < self.window:
             return
-        more = flight.bytes if is_slow_start else self.datagram * flight.bytes // self.window
+        if is_slow_start:
+            self.window += flight.bytes
+            return
+        more, self.rest = divmod(self.rest + self.datagram * flight.bytes, self.window)
         self.window += more
 
     def _detect(self, now_ns: int, owner: int, missing_ns: int, largest: int) -> Lost:

@@ -133,7 +133,7 @@ public final class Scaling {
         try {
             pass(now(call.counts), call.result);
             pool.onChanged();
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) { // an Error: no thread to be had; the change is over
             call.result.completeExceptionally(e);
         }
     }

@@ -8,6 +8,8 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
@@ -34,6 +36,7 @@ public final class SavedSettings {
     private static final String OLD_FOLDER = "shunter";
     private static final String SUFFIX = ".json";
     private static final int VERSION = 1;
+    private static final Duration KEPT_FOR = Duration.ofDays(30);
     private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
 
     /** Settings of one model version. */
@@ -111,13 +114,22 @@ public final class SavedSettings {
         forgetRemoved(file.getParent());
     }
 
-    /** There is a snapshot for each change; who removes old ones need not know of these. */
+    /**
+     * There is a snapshot for each change; who removes old ones need not know of these. Who has
+     * copied one to another place has time to start from it there.
+     */
     private void forgetRemoved(final Path folder) throws IOException {
         try (DirectoryStream<Path> files = Files.newDirectoryStream(folder, "*" + SUFFIX)) {
             for (final Path each : files) {
                 final String name = each.getFileName().toString();
                 final String snapshot = name.substring(0, name.length() - SUFFIX.length());
-                if (!snapshot.equals(loaded) && !Files.exists(folder.resolveSibling(snapshot))) {
+                final boolean isOld =
+                        Files.getLastModifiedTime(each)
+                                .toInstant()
+                                .isBefore(Instant.now().minus(KEPT_FOR));
+                if (isOld
+                        && !snapshot.equals(loaded)
+                        && !Files.exists(folder.resolveSibling(snapshot))) {
                     Files.deleteIfExists(each);
                 }
             }

@@ -98,6 +98,24 @@ final class WorkerPoolTest {
     }
 
     @Test
+    void aScaleCallThatWaitedAndFindsNoThreadFailsAlone() throws Exception {
+        pool.scale(1, 1);
+        test.hold();
+        pool.configure(List.of(GroupConfig.of(2, 1, 1)), true, false, null);
+        pool.scale(3, 3);
+        test.refuse(0, 1);
+        synchronized (pool) { // the new generation has loaded
+            pool.serve(pool.next());
+            pool.changed(PoolState.Event.SUCCEEDED);
+        }
+        assertFalse(pool.isChanging());
+        assertEquals(List.of(), pool.current().workers());
+        pool.scale(3, 3);
+        assertEquals(3, pool.current().workers().size());
+        test.letGo();
+    }
+
+    @Test
     void whoHadEndedBeforeItIsDrainedIsForgotten() {
         final WorkerRoster roster = new WorkerRoster(test.host, served);
         final Generation current = pool.current();

@@ -10,6 +10,9 @@ import com.google.gson.JsonSyntaxException;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.FileTime;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -42,7 +45,7 @@ final class SavedSettingsTest {
     }
 
     @Test
-    void whatWasSavedWithASnapshotGoesWhenTheSnapshotIsGone(@TempDir final Path logs)
+    void whatWasSavedWithASnapshotGoesLongAfterTheSnapshot(@TempDir final Path logs)
             throws IOException {
         final String before = System.setProperty("LOG_LOCATION", logs.toString());
         try {
@@ -50,6 +53,11 @@ final class SavedSettingsTest {
             final Path gone = write(folder.resolve("1-snapshot.cfg.json"), "{}");
             final Path kept = write(folder.resolve("2-snapshot.cfg.json"), "{}");
             final Path started = write(folder.resolve("mine.cfg.json"), "{" + MODELS + "}");
+            final Path elsewhere = write(folder.resolve("4-snapshot.cfg.json"), "{}");
+            for (final Path each : List.of(gone, kept, started)) {
+                Files.setLastModifiedTime(
+                        each, FileTime.from(Instant.now().minus(Duration.ofDays(31))));
+            }
             final Path other = write(folder.resolve("notes.txt"), "");
             write(logs.resolve("config/2-snapshot.cfg"), "");
             write(logs.resolve("config/3-snapshot.cfg"), "");
@@ -57,7 +65,7 @@ final class SavedSettingsTest {
             saved.save("3-snapshot.cfg", List.of());
             assertFalse(Files.exists(gone));
             for (final Path each :
-                    List.of(kept, started, other, folder.resolve("3-snapshot.cfg.json"))) {
+                    List.of(kept, started, other, elsewhere, folder.resolve("3-snapshot.cfg.json"))) {
                 assertTrue(Files.exists(each), each::toString);
             }
         } finally {
