@@ -12,8 +12,8 @@ from shunter.nic_frontend.library import library
 
 MS = 1_000_000
 DATAGRAM, NEAR = 1472, 1 << 20
-NUMBERS = ("window", "threshold", "in_flight", "rest", "recovery_ns", "rtt_ns", "var_ns", "latest_ns")
-NUMBERS += ("measured_ns", "due_ns", "filled_ns", "tokens")
+NUMBERS = ("window", "threshold", "in_flight", "rest", "recovery_ns", "rtt_ns", "var_ns")
+NUMBERS += ("latest_ns", "measured_ns", "due_ns", "filled_ns", "tokens")
 
 
 class _Flight(Structure):
