@@ -70,9 +70,28 @@ static bool makes_way(struct shunter_function *function) {
     return true;
 }
 
+/* Nobody's place is worth a request that would be too late in it. */
+static bool is_hopeless(
+    const struct shunter_function *function, const struct shunter_call *call, uint64_t now_ns) {
+    const struct shunter_arrival arrival = {
+        .class = call->class,
+        .deadline_ns = call->deadline_ns,
+        .rows = shunter_rows_each(function, call)};
+    return call->deadline_ns &&
+           (!shunter_admits(function->served, &arrival, now_ns) ||
+            (int64_t)now_ns + shunter_soonest_ns(function->served, now_ns) >
+                (int64_t)call->deadline_ns);
+}
+
 bool shunter_may_wait(struct shunter_function *function, struct shunter_call *call) {
     while (is_full(function)) {
-        function->served->seen.full_ns = shunter_now_ns();
+        const uint64_t now_ns = shunter_now_ns();
+        function->served->seen.full_ns = now_ns;
+        if (call->class == STRICT && is_hopeless(function, call, now_ns)) {
+            call->end = SHUNTER_END_REFUSED;
+            turn_away(function, call);
+            return false;
+        }
         if (call->class != STRICT || !makes_way(function)) {
             shunter_wrong(
                 call, SHUNTER_END_FULL, FULL, (unsigned long long)function->capacity);

@@ -222,6 +222,9 @@ TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
 }
 TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(
     TRITONBACKEND_Request *request, bool *is_cancelled) {
+    if (request->timeout_us == 1) {
+        usleep(10); // when it is known what it is, its time is over
+    }
     *is_cancelled = request->is_cancelled;
     return NULL;
 }
@@ -305,6 +308,7 @@ TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
     output->size = bytes;
     return NULL;
 }
+static _Atomic uint64_t displaced; /* by strict ones */
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error) {
     TRITONBACKEND_Request *request = response->request;
@@ -314,6 +318,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     }
     request->answers += flags == TRITON_FINAL;
     request->code = error ? error->code : 0;
+    displaced += error && strstr(error->text, "took this one's place");
     return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryNew(
@@ -398,6 +403,11 @@ static void prepare(TRITONBACKEND_Request *request, uint64_t *seed) {
     }
     request->class = classes[random_of(seed) % 3];
     request->timeout_us = random_of(seed) % 4 ? 0 : 1 + random_of(seed) % 20000;
+    const char *strict_us = getenv("FAKE_STRICT_US");
+    if (strict_us) {
+        const bool is_strict = !request->class || !strcmp(request->class, "strict");
+        request->timeout_us = is_strict ? (uint64_t)atoll(strict_us) : 0;
+    }
 }
 
 static bool is_right_packed(const TRITONBACKEND_Request *request) {
@@ -567,6 +577,7 @@ int main(int count, char **given) {
         printf("%d %llu\n", i, (unsigned long long)ended[i]);
     }
     printf("wrong %llu\n", (unsigned long long)wrong);
+    printf("displaced %llu\n", (unsigned long long)displaced);
     printf("told %llu %llu\n", (unsigned long long)told_requests, (unsigned long long)told_rows);
     return 0;
 }

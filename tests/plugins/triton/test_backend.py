@@ -207,6 +207,16 @@ def test_more_requests_than_may_wait_are_turned_away_and_those_that_wait_are_ans
     assert int(found[UNAVAILABLE]) + int(found[OK]) == 360
 
 
+@pytest.mark.parametrize(("strict_us", "displaces"), [("0", True), ("1", False)])
+def test_a_strict_request_that_is_too_late_anyway_takes_nobodys_place(site, strict_us, displaces):
+    site.reception.policies["m", 1] = Policy()
+    site.reception.capacities["m", 1] = 2
+    site.worker(16)
+    found = site.ended(site.serve(4, 150, 16, FAKE_STRICT_US=strict_us))
+    assert (count(found), found["wrong"]) == (600, "0")
+    assert (int(found["displaced"]) > 0) == displaces
+
+
 class StreamedWorker(packed_worker.PackedWorker):
     """An answer to n numbers has n % PARTS parts; of some it says early that none follows."""
 
