@@ -357,6 +357,7 @@ def test_a_host_that_comes_when_no_descriptor_is_free_is_heard_later(site):
     site.backend().close()
     usual = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+    time.sleep(0.3)  # the last look for who comes may have had a descriptor ready
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as early:
         early.connect(str(site.at))
         early.settimeout(PATIENCE_S)
