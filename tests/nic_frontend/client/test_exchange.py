@@ -95,6 +95,15 @@ def test_a_stream_whose_server_does_not_answer_is_given_up_though_calls_go_on(
     assert (exchange.core is None) == is_lost
 
 
+def test_a_thread_may_fork_while_another_makes_a_session(built, monkeypatch):
+    class Owned:
+        def add(self, made):
+            made.leave_to_parent()  # as in a child that is forked at once
+
+    monkeypatch.setattr(connections, "OWNED", Owned())
+    assert Exchange("m", "", 64, None).core is None
+
+
 BEGAN_NS, SECOND = 10**12, 10**9
 
 
