@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from shunter.nic_frontend.client.connecting import Address, key_of
+from shunter.nic_frontend.client.forks import OWNED
 from shunter.nic_frontend.client.requests.attempts import Attempts, Many
 from shunter.nic_frontend.client.requests.balance import Balancer
 from shunter.nic_frontend.client.requests.batch import Batch
@@ -50,6 +51,14 @@ class Client:
         self._mine = threading.local()
         self._all: weakref.WeakSet[Session] = weakref.WeakSet()
         self._lock = threading.Lock()
+        OWNED.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In a child: threads that hold the lock are not there, nor the requests that are counted.
+
+        Sessions are left by themselves.
+        """
+        self._lock, self._balancer = threading.Lock(), Balancer(len(self.urls))
 
     def model(self, name: str, version: str = "", server: int = 0) -> Session:
         """This thread's session with a model. Raises InferenceError. ``server``: which URL."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import select
 import socket
 import time
-import weakref
 from collections.abc import Callable
 
+from shunter.nic_frontend.client.forks import OWNED
 from shunter.nic_frontend.client.hello_connection import HelloConnection
 from shunter.nic_frontend.client.native_client import functions
 from shunter.nic_frontend.client.native_session import NativeSession, reason_of
@@ -32,8 +31,6 @@ from shunter.nic_frontend.wire.layout import WANT_SHARED_MEMORY
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
-_ALL: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""Of this process."""
 _PARENTS: list[object] = []
 """What a child must not free: a thread of its parent may have been at work on it."""
 
@@ -62,7 +59,6 @@ class Connection:
         """
         functions()  # first of all: without the library nothing works
         check_names(model, version, key.id if key else "")
-        _ALL.add(self)
         self.socket: socket.socket | None = None
         self._greeting: HelloConnection | None = None
         """While there is no session."""
@@ -92,6 +88,7 @@ class Connection:
         self._ended = 0
         """Calls since the server was told, when it is told next, what is done."""
         self._is_receiving = False
+        OWNED.add(self)
 
     def attach(self, connection: socket.socket, segment: int) -> None:
         """Take a connection that does not block, and open a session over it."""
@@ -284,11 +281,3 @@ class Connection:
 
     def _take(self, core: NativeSession, until_ns: int, spin: bool) -> bool:
         raise NotImplementedError
-
-
-def _leave_to_parent() -> None:
-    for each in list(_ALL):
-        each.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

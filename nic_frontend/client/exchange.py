@@ -231,7 +231,10 @@ class Exchange(Connection):
 
     def tick(self, now_ns: int) -> None:
         """Do what is due."""
+        core, rested_ns = self.core, now_ns - self.ticked_ns
         self.now = self.ticked_ns = now_ns
+        if core is not None and core.stream and (core.kept or rested_ns > CHECK_NS):
+            self._busy_since_ns = now_ns  # nobody could ask up to now: it is not silent yet
         self._end_late_calls()
         core = self.core
         if core is not None:
@@ -263,8 +266,7 @@ class Exchange(Connection):
 
     def _is_dead(self, core: NativeSession) -> bool:
         """Whether a stream's server does not answer, that is asked every second, while it could."""
-        silent_ns = self.now - max(core.heard_ns, self._busy_since_ns)
-        return not self.is_stuck and silent_ns > MOST_SILENCE_NS
+        return self.now - max(core.heard_ns, self._busy_since_ns) > MOST_SILENCE_NS
 
     def _is_asked_in_vain(self, core: NativeSession) -> bool:
         """Whether it does not answer; else it is asked, if it is time to."""

@@ -191,7 +191,8 @@ static int heed_sack(
         return shunter_flow_heard(client, call, length ? have : client->spill, length, now);
     }
     rest(client, call, now);
-    return shunter_flow_heard(client, call, have, length, now);
+    // Where its answer is there the server does not say what it has: it is all.
+    return shunter_flow_heard(client, call, length ? have : NULL, length, now);
 }
 
 int shunter_call_heed(

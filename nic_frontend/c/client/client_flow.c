@@ -189,7 +189,7 @@ int shunter_flow_heard(
         shunter_congestion_heard(
             &client->path, call->req_id, have, length, false, now, want_lost, client);
     }
-    if (call->asked_ns || client->settings.stream) {
+    if (have && (call->asked_ns || client->settings.stream)) {
         // It answers a question: what it lacks, and is not on its way, is not there any more.
         uint8_t flying[SHUNTER_BITMAP_BYTES] = {0};
         if (call->asked_ns && !client->path.measured_ns) {

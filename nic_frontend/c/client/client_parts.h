@@ -147,7 +147,7 @@ void shunter_flow_end(struct shunter_client *client, struct shunter_call *call);
 /* All segments of a request are to be sent. */
 int shunter_flow_want_all(
     struct shunter_client *client, struct shunter_call *call, uint64_t now);
-/* The server says which it has. */
+/* The server says which it has; ``have`` NULL: all. */
 int shunter_flow_heard(
     struct shunter_client *client, struct shunter_call *call, const uint8_t *have,
     uint32_t length, uint64_t now);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "client.h"
 #include "keys.h"
@@ -72,6 +73,12 @@ struct shunter_session {
 
 #define SHUNTER_FIRST_ASK_NS 5000000ULL
 #define SHUNTER_NS_PER_MS 1000000ULL
+#define SHUNTER_LOOK_NS 10000000ULL /* so often: has the server forgotten the session? */
+
+/* Else nothing may be sent or received: the parent has no other numbers for what it sends. */
+static inline bool shunter_session_is_ours(const struct shunter_session *session) {
+    return session->process == getpid();
+}
 
 /* ---- streams.c: what it and session.c know of each other */
 

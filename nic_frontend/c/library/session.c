@@ -4,9 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client_parts.h"
 #include "hello.h"
@@ -16,19 +14,6 @@
 
 _Static_assert(SHUNTER_MOST_TENSORS == SHUNTER_MAX_TENSORS, "tensors");
 _Static_assert(SHUNTER_MOST_AT_ONCE == SHUNTER_WINDOW, "window");
-
-void shunter_close(shunter_session *session) {
-    if (session) {
-        shunter_session_streams_free(session);
-        if (session->process == getpid()) { // else it goes on where it was opened
-            shunter_client_farewell(session->client);
-        }
-        shunter_client_free(session->client);
-        shunter_unshare(&session->tensors, &session->settings);
-        close(session->settings.socket);
-        free(session);
-    }
-}
 
 const struct shunter_tensor *shunter_inputs(const shunter_session *session, unsigned *count) {
     *count = session->tensors.input_count;
@@ -56,7 +41,13 @@ struct request {
     size_t bytes;
     void *answer;
     const struct shunter_request_options *options;
+    bool awaited; /* by who begins it: poll never says how it has ended */
 };
+
+/* Requests whose endings are still to be told: as many as this can be kept. */
+static uint64_t unheard(const struct shunter_session *session) {
+    return session->kept_count + session->client->live.pending + session->client->ended_count;
+}
 
 static int64_t begin_run(
     shunter_session *session, const struct request *request,
@@ -87,10 +78,10 @@ static int64_t begin(shunter_session *session, const struct request *request) {
     if (options->priority < 0 || options->priority > 2) {
         return -EINVAL;
     }
-    if (session->process != getpid()) {
+    if (!shunter_session_is_ours(session)) {
         return -ECHILD;
     }
-    if (session->kept_count == SHUNTER_WINDOW) {
+    if (!request->awaited && unheard(session) >= SHUNTER_WINDOW) {
         return -EAGAIN; // until somebody asks how those have ended
     }
     const int64_t begun = request->run
@@ -113,7 +104,8 @@ int64_t shunter_begin(
 }
 
 int shunter_cork(shunter_session *session, int corked) {
-    return shunter_client_cork(session->client, corked != 0);
+    return shunter_session_is_ours(session) ? shunter_client_cork(session->client, corked != 0)
+                                            : -ECHILD;
 }
 
 int64_t shunter_begin_packed(
@@ -197,7 +189,7 @@ int shunter_session_poll(
     uint64_t now = shunter_client_now_ns();
     int count;
     do {
-        const int error = ask(session, now);
+        const int error = shunter_session_is_ours(session) ? ask(session, now) : -ECHILD;
         if (error) {
             return error;
         }
@@ -217,6 +209,12 @@ int shunter_session_poll(
 int shunter_poll(
     shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms) {
     const uint64_t now = shunter_client_now_ns();
+    if (!shunter_session_is_ours(session)) {
+        return -ECHILD;
+    }
+    if (session->kept_count || session->client->ended_count) {
+        (void)shunter_client_flush(session->client); // what is wrong the next poll says too
+    }
     if (session->kept_count && most) {
         return kept_of(session, results, most);
     }
@@ -226,32 +224,26 @@ int shunter_poll(
 }
 
 int shunter_cancel(shunter_session *session, int64_t request) {
-    return request > 0 ? shunter_client_cancel(session->client, (uint64_t)request) : -ENOENT;
-}
-
-static int left_ms(uint64_t until_ns) {
-    const uint64_t now = shunter_client_now_ns();
-    const uint64_t ms = until_ns > now ? (until_ns - now + SHUNTER_NS_PER_MS - 1) / SHUNTER_NS_PER_MS : 0;
-    return ms < 10 ? (int)ms : 10; // to look whether the server has forgotten the session
+    return !shunter_session_is_ours(session) ? -ECHILD
+        : request > 0 ? shunter_client_cancel(session->client, (uint64_t)request)
+                      : -ENOENT;
 }
 
 /* ``bytes``: of the answer. */
 static int infer(
     shunter_session *session, const struct request *asked, size_t *bytes, unsigned timeout_ms) {
-    const uint64_t until_ns = shunter_client_now_ns() + timeout_ms * SHUNTER_NS_PER_MS;
+    uint64_t now = shunter_client_now_ns();
+    const uint64_t until_ns = now + timeout_ms * SHUNTER_NS_PER_MS;
     int64_t request = 0;
-    int wait_ms = 1, error = 1;
-    while (wait_ms && error > 0) {
+    int error;
+    do {
         struct shunter_result results[SHUNTER_WINDOW];
-        if (!request) {
-            const int64_t begun = begin(session, asked);
-            if (begun < 0 && begun != -EAGAIN) {
-                return (int)begun;
-            }
-            request = begun > 0 ? begun : 0;
+        const int64_t begun = request ? request : begin(session, asked);
+        if (begun < 0 && begun != -EAGAIN) {
+            return (int)begun;
         }
-        wait_ms = left_ms(until_ns);
-        const uint64_t soon = shunter_client_now_ns() + (unsigned)wait_ms * SHUNTER_NS_PER_MS;
+        request = begun > 0 ? begun : 0;
+        const uint64_t soon = least(until_ns, now + SHUNTER_LOOK_NS);
         const int count = shunter_session_poll(session, results, SHUNTER_WINDOW, soon);
         error = count < 0 ? count : 1;
         for (int i = 0; i < count; i++) {
@@ -262,7 +254,8 @@ static int infer(
                 keep(session, results[i]);
             }
         }
-    }
+        now = shunter_client_now_ns();
+    } while (error > 0 && now < until_ns);
     shunter_cancel(session, request); // if it has not ended
     return error > 0 ? -ETIMEDOUT : error;
 }
@@ -270,7 +263,8 @@ static int infer(
 int shunter_infer(
     shunter_session *session, const void *const *inputs, void *const *outputs,
     const struct shunter_request_options *options, unsigned timeout_ms) {
-    const struct request request = {.inputs = inputs, .outputs = outputs, .options = options};
+    const struct request request = {
+        .inputs = inputs, .outputs = outputs, .options = options, .awaited = true};
     size_t unused;
     return infer(session, &request, &unused, timeout_ms);
 }
@@ -279,7 +273,7 @@ int shunter_infer_packed(
     shunter_session *session, const void *run, size_t bytes, void *answer, size_t *answered,
     const struct shunter_request_options *options, unsigned timeout_ms) {
     const struct request request = {
-        .run = run, .bytes = bytes, .answer = answer, .options = options};
+        .run = run, .bytes = bytes, .answer = answer, .options = options, .awaited = true};
     return run && answer ? infer(session, &request, answered, timeout_ms) : -EINVAL;
 }
 

@@ -67,5 +67,6 @@ void shunter_unshare(
 }
 
 int shunter_next_inputs(const shunter_session *session, void **inputs) {
-    return shunter_client_places(session->client, inputs);
+    return shunter_session_is_ours(session) ? shunter_client_places(session->client, inputs)
+                                            : -ECHILD;
 }

@@ -3,7 +3,8 @@
  *
  * A session is one model at one front end. It belongs to one thread at a time; a program has as
  * many as it likes. Tensors are the caller's memory, sent from where they lie and received where
- * they shall be.
+ * they shall be. A session stays with the process that opened it: in a child that is forked what
+ * would send or receive is -ECHILD, and shunter_close and shunter_stream_end only let go.
  *
  *     shunter_session *session;
  *     int error = shunter_open("udp://127.0.0.1:8083", "resnet50", NULL, &session);
@@ -134,8 +135,9 @@ SHUNTER_API int shunter_infer(
     const struct shunter_request_options *options, unsigned timeout_ms);
 
 /*
- * Begin a request; its number, or an error: -EAGAIN when as many are on their way as may be: poll,
- * then try again. The memory must stay until the request has ended.
+ * Begin a request; its number, or an error: -EAGAIN when as many are on their way as may be, those
+ * included that have ended while shunter_infer waited for another: poll, then try again. The memory
+ * must stay until the request has ended.
  */
 SHUNTER_API int64_t shunter_begin(
     shunter_session *session, const void *const *inputs, void *const *outputs,

@@ -8,7 +8,6 @@
 #include "hello.h"
 
 #define AHEAD 8 /* parts that a worker may write before the first of them is taken */
-#define LOOK_NS 10000000ULL /* so often: has the server forgotten the session? */
 
 /* Part n is at n % AHEAD. */
 struct part {
@@ -40,6 +39,9 @@ static struct part *part_of(struct shunter_stream *stream, uint32_t number) {
 static int64_t ask(struct shunter_stream *stream, const struct shunter_client_run *run) {
     const struct shunter_request_options *options = &stream->options;
     const bool is_request = !run->part;
+    if (!shunter_session_is_ours(stream->session)) {
+        return -ECHILD;
+    }
     const int64_t begun = shunter_client_begin_run(
         stream->session->client, run, is_request ? (uint64_t)options->deadline_ms * 1000 : 0,
         is_request ? (uint32_t)options->priority : 0, is_request && options->idempotent);
@@ -202,7 +204,7 @@ int shunter_stream_next(
             return timeout_ms ? -ETIMEDOUT : -EAGAIN;
         }
         struct shunter_result none;
-        const uint64_t soon = now + LOOK_NS;
+        const uint64_t soon = now + SHUNTER_LOOK_NS;
         const int polled =
             shunter_session_poll(stream->session, &none, 0, soon < until_ns ? soon : until_ns);
         if (polled < 0) {
@@ -219,10 +221,8 @@ static void free_stream(struct shunter_stream *stream) {
     free(stream);
 }
 
-void shunter_stream_end(shunter_stream *stream) {
-    if (!stream) {
-        return;
-    }
+/* Nobody wants the rest of it. */
+static void give_up(struct shunter_stream *stream) {
     struct shunter_client *client = stream->session->client;
     if (stream->request && !stream->status) {
         shunter_client_cancel(client, stream->request);
@@ -234,6 +234,15 @@ void shunter_stream_end(shunter_stream *stream) {
         if (part->req_id && !part->status) {
             shunter_client_cancel(client, part->req_id);
         }
+    }
+}
+
+void shunter_stream_end(shunter_stream *stream) {
+    if (!stream) {
+        return;
+    }
+    if (shunter_session_is_ours(stream->session)) { // else its parent may want it
+        give_up(stream);
     }
     struct shunter_stream **at = &stream->session->streams;
     while (*at != stream) {

@@ -1,4 +1,4 @@
-/* Hellos over a connection, again and again, until a session is open. */
+/* Hellos over a connection, again and again, until a session is open; and its end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -237,4 +237,17 @@ int shunter_open(
     session->process = getpid();
     *result = session;
     return 0;
+}
+
+void shunter_close(shunter_session *session) {
+    if (session) {
+        shunter_session_streams_free(session);
+        if (shunter_session_is_ours(session)) { // else it goes on where it was opened
+            shunter_client_farewell(session->client);
+        }
+        shunter_client_free(session->client);
+        shunter_unshare(&session->tensors, &session->settings);
+        close(session->settings.socket);
+        free(session);
+    }
 }

@@ -325,6 +325,10 @@ def test_a_program_asks_many_times(serve, user, scheme, protection, keyed):
     assert user(service.url(scheme), "plus", protection, keyed, shared) == (0, "")
 
 
+def test_a_program_asks_what_is_small_enough_to_go_with_others(serve, user):
+    assert user(serve(size=100).url(), shared=0) == (0, "")
+
+
 def unsealed(size):
     descriptor = os.memfd_create("test")
     os.truncate(descriptor, size)

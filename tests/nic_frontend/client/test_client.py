@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import threading
 import time
@@ -345,6 +346,24 @@ def test_a_child_of_the_process_has_sessions_of_its_own(make_service, double, sc
         assert found == [2 * i for i in range(30)]
         assert os.waitpid(child, 0)[1] == 0
         assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+
+
+def test_a_child_waits_for_no_thread_of_its_parent(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    with Client([service.url(), service.url("unix")], timeout_s=LONG) as client:
+        client._balancer.pick(0)
+        with client._lock:  # as another thread that picks a server
+            child = os.fork()
+            if not child:
+                with contextlib.suppress(BaseException):
+                    signal.alarm(LONG)
+                    is_right = client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+                    is_counted = any(each.outstanding for each in client._balancer.endpoints)
+                    os._exit(0 if is_right and not is_counted else 1)
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert sum(each.outstanding for each in client._balancer.endpoints) == 1
 
 
 # ---- a front end that ends and comes again

@@ -89,16 +89,58 @@ class Stream:
 def test_a_stream_whose_server_does_not_answer_is_given_up_though_calls_go_on(
     heard_s, busy_s, kept, is_lost
 ):
+    exchange = over_a_stream(heard_s, kept)
+    exchange._busy_since_ns = BEGAN_NS + busy_s * SECOND
+    ticks(exchange, range(1, 12))
+    assert (exchange.core is None) == is_lost
+
+
+def test_a_thread_may_fork_while_another_makes_a_session(built, monkeypatch):
+    class Owned:
+        def add(self, made):
+            made.leave_to_parent()  # as in a child that is forked at once
+
+    monkeypatch.setattr(connections, "OWNED", Owned())
+    assert Exchange("m", "", 64, None).core is None
+
+
+BEGAN_NS, SECOND = 10**12, 10**9
+
+
+def over_a_stream(heard_s=0, kept=0):
+    """An exchange with a call that is under way since BEGAN_NS."""
     exchange = Exchange("m", "", 64, None)
-    began, second = 10**12, 10**9
-    exchange.core = Stream(began + heard_s * second, kept)
-    exchange._busy_since_ns = began + busy_s * second
+    exchange.ticked_ns = exchange._busy_since_ns = BEGAN_NS
+    exchange.core = Stream(BEGAN_NS + heard_s * SECOND, kept)
     specs = (TensorSpec("x", "float32", (1,)),)
     arrays = [np.zeros(1, np.float32)]
-    exchange.running[1] = Tensors(specs, specs).call(arrays, Options(), began, 60.0, None)
-    for n in range(1, 12):
-        exchange.tick(began + n * second)
-    assert (exchange.core is None) == is_lost
+    exchange.running[1] = Tensors(specs, specs).call(arrays, Options(), BEGAN_NS, 60.0, None)
+    return exchange
+
+
+def ticks(exchange, seconds):
+    for n in seconds:
+        exchange.tick(BEGAN_NS + n * SECOND)
+
+
+def test_the_time_that_a_request_takes_to_be_sent_is_no_silence():
+    exchange = over_a_stream(kept=1)
+    ticks(exchange, range(1, 14))
+    exchange.core.kept = 0  # only now it can be asked
+    ticks(exchange, range(14, 24))
+    assert exchange.core is not None
+    ticks(exchange, [24])
+    assert exchange.core is None
+
+
+def test_the_time_that_a_process_stood_still_is_no_silence():
+    exchange = over_a_stream()
+    ticks(exchange, [1, 13])
+    assert exchange.core is not None, "nobody has asked meanwhile"
+    ticks(exchange, range(14, 24))
+    assert exchange.core is not None
+    ticks(exchange, [24])
+    assert exchange.core is None
 
 
 # ---- connections without a session

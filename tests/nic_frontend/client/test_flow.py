@@ -157,6 +157,18 @@ def test_what_is_lost_goes_again_and_what_may_be_on_its_way_does_not(make):
     assert client.numbers()["lost"] == 1
 
 
+def test_to_a_server_that_has_answered_it_already_nothing_goes_again(make):
+    client, server = make(NEAR_NS)
+    begin(client)
+    assert seqs(server.take()) == list(range(COUNT))
+    time.sleep(0.01)  # longer than what is on its way should take
+    server.say(MessageType.SACK, 4)  # the answer is there, so it says nothing of segments
+    poll(client)
+    assert seqs(server.take()) == [] and client.numbers()["lost"] == 0
+    server.answer()
+    assert poll(client, LONG_S) == [(1, WireStatus.OK)]
+
+
 def test_a_server_that_has_forgotten_it_gets_all_of_it_again(make):
     client, server = make(FAR_NS)
     begin(client)

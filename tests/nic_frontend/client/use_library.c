@@ -136,20 +136,86 @@ static void wait_for_the_last_of_many(shunter_session *session, size_t size) {
     free(output);
 }
 
+/* Take how so many have ended; there are no more. */
+static void take(shunter_session *session, unsigned endings) {
+    struct shunter_result results[7];
+    for (unsigned told = 0; told < endings;) {
+        const int count = shunter_poll(session, results, 7, 30000);
+        CHECK(count > 0);
+        for (int i = 0; i < count; i++) {
+            CHECK(!results[i].error);
+        }
+        told += (unsigned)count;
+        CHECK(told <= endings);
+    }
+    CHECK(shunter_poll(session, results, 7, 0) == 0);
+}
+
+/* Who never polls may go on to wait for one; and when he polls he is told of all. */
+static void poll_at_last(shunter_session *session, size_t size) {
+    uint8_t *input = calloc(1, size), *output = calloc(2, size);
+    const void *from[] = {input};
+    void *into[] = {output}, *own[] = {output + size};
+    unsigned begun = 0;
+    for (int more = 0; more < 3; more += begun >= SHUNTER_MOST_AT_ONCE) {
+        int64_t number;
+        while ((number = shunter_begin(session, from, into, NULL)) > 0) {
+            begun++;
+        }
+        CHECK(number == -EAGAIN);
+        own[0] = memset(output + size, 0, size);
+        CHECK(!shunter_infer(session, from, own, NULL, 30000) && output[size] == 1);
+    }
+    CHECK(begun == SHUNTER_MOST_AT_ONCE);
+    take(session, begun);
+    free(input);
+    free(output);
+}
+
+/* What is corked goes by a poll that has something to tell, too. */
+static void poll_corked(shunter_session *session, size_t size) {
+    uint8_t *input = calloc(1, size), *output = calloc(1, size);
+    const void *from[] = {input};
+    void *into[] = {output};
+    struct shunter_result result;
+    for (int i = 0; i < 3; i++) {
+        CHECK(shunter_begin(session, from, into, NULL) > 0);
+        CHECK(!shunter_infer(session, from, into, NULL, 30000));
+    }
+    CHECK(!shunter_cork(session, 1));
+    CHECK(shunter_begin(session, from, into, NULL) > 0);
+    CHECK(shunter_poll(session, &result, 1, 30000) == 1);
+    struct pollfd answer = {.fd = shunter_descriptor(session), .events = POLLIN};
+    CHECK(poll(&answer, 1, 30000) == 1);
+    CHECK(!shunter_cork(session, 0));
+    take(session, 3);
+    free(input);
+    free(output);
+}
+
 /* A session is of the process that opened it. */
 static void fork_once(shunter_session *session, size_t size) {
     uint8_t *input = calloc(1, size), *output = calloc(1, size);
     const void *from[] = {input};
     void *into[] = {output};
+    struct shunter_result result;
+    const int64_t number = shunter_begin(session, from, into, NULL);
+    CHECK(number > 0);
     const pid_t child = fork();
     if (!child) {
-        const int64_t begun = shunter_begin(session, from, into, NULL);
-        const int error = shunter_infer(session, from, into, NULL, 30000);
+        void *inputs[1];
+        CHECK(shunter_begin(session, from, into, NULL) == -ECHILD);
+        CHECK(shunter_infer(session, from, into, NULL, 30000) == -ECHILD);
+        CHECK(shunter_poll(session, &result, 1, 30000) == -ECHILD);
+        CHECK(shunter_cancel(session, number) == -ECHILD);
+        CHECK(shunter_cork(session, 0) == -ECHILD);
+        CHECK(shunter_next_inputs(session, inputs) == -ECHILD);
         shunter_close(session); // which says no farewell
-        _exit(begun == -ECHILD && error == -ECHILD ? 0 : 1);
+        _exit(0);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && !status);
+    CHECK(shunter_poll(session, &result, 1, 30000) == 1 && result.request == number);
     CHECK(!shunter_infer(session, from, into, NULL, 30000) && output[0] == 1);
     free(input);
     free(output);
@@ -222,8 +288,10 @@ int main(int argc, char **argv) {
     run_many(session, size);
     cancel_one(session, size);
     wait_for_the_last_of_many(session, size);
+    poll_at_last(session, size);
     fork_once(session, size);
-    if (atoi(argv[5]) >= 0) {
+    if (atoi(argv[5]) >= 0) { // and nothing is lost on the way
+        poll_corked(session, size);
         write_in_place(session, size, atoi(argv[5]));
     }
     shunter_close(session);

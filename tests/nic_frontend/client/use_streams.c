@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LONG 30000
 #define AT_ONCE 5
@@ -121,6 +123,35 @@ static void beside(shunter_session *session) {
     read_all(session, others, all, AT_ONCE - 1);
 }
 
+/* A stream is of the process that began it. */
+static void fork_beside(shunter_session *session) {
+    shunter_stream *stream = begin(session, 30, 3, 7), *none;
+    const void *part;
+    size_t bytes;
+    CHECK(shunter_stream_next(stream, &part, &bytes, LONG) == 1);
+    const pid_t child = fork();
+    if (!child) {
+        const uint8_t run[64] = {1};
+        int found;
+        CHECK(shunter_stream_begin(session, run, sizeof run, NULL, &none) == -ECHILD && !none);
+        while ((found = shunter_stream_next(stream, &part, &bytes, LONG)) == 1) {
+            // what has come before
+        }
+        CHECK(found == -ECHILD);
+        shunter_stream_end(stream); // which says nothing to the server
+        shunter_close(session);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status);
+    for (int64_t number = 2; number <= 30; number++) {
+        CHECK(shunter_stream_next(stream, &part, &bytes, LONG) == 1);
+        look(session, part, bytes, number, 3, 7);
+    }
+    CHECK(shunter_stream_next(stream, &part, &bytes, LONG) == 0);
+    shunter_stream_end(stream);
+}
+
 static void what_is_no_stream(shunter_session *session) {
     uint8_t run[64] = {2}, answer[1];
     shunter_stream *stream;
@@ -180,6 +211,7 @@ int main(int argc, char **argv) {
     shunter_stream_end(failing);
     several(session);
     beside(session);
+    fork_beside(session);
     shunter_stream *left = begin(session, 1000000000, 3, 7);
     CHECK(read_parts(session, left, 2, 3, 7) == 1);
     shunter_close(session);
