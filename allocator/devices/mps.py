@@ -214,7 +214,8 @@ class BackOff:
 
     def failed(self, now_s: float) -> None:
         """It was started, or was to be."""
-        self.next_s = now_s + min(self.most_s, self.first_s * 2**self.failures)
+        # More than so many doublings are the longest pause anyway, and soon no number any more.
+        self.next_s = now_s + min(self.most_s, self.first_s * 2 ** min(self.failures, 64))
         self.failures += 1
 
     def was_well(self, now_s: float) -> None:

@@ -221,3 +221,9 @@ def test_the_pause_is_bounded_and_forgotten_when_all_is_well():
     assert back_off.failures == 5
     back_off.was_well(56)
     assert back_off.failures == 0
+
+
+def test_what_has_failed_for_weeks_is_still_tried():
+    back_off = BackOff(failures=5000)
+    back_off.failed(0)
+    assert back_off.next_s == 60
