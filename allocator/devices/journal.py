@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,8 @@ class Journal:
         """Nobody else changes this GPU's instances meanwhile; raises DeviceError if one does."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_suffix(".lock").open("a+", encoding="utf-8")
+            # No buffer: what a full disk did not take would be tried again when it is closed.
+            lock = self.path.with_suffix(".lock").open("a+b", buffering=0)
         except OSError as error:
             raise self._unusable(error) from error
         with lock:
@@ -82,14 +83,14 @@ class Journal:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 lock.seek(0)
-                who = lock.read().strip() or "another process"
+                who = lock.read().decode(errors="replace").strip() or "another process"
                 raise DeviceError(
                     f"the instances of {self._gpu} are being changed by {who}: wait until it is "
                     "done, and let one controller only change a GPU"
                 ) from None
-            lock.truncate(0)
-            lock.write(f"pid {os.getpid()}")
-            lock.flush()
+            with suppress(OSError):  # Where the disk is full others are not told who it is.
+                lock.truncate(0)
+                lock.write(b"pid %d" % os.getpid())
             yield
 
     def read(self) -> Record | None:

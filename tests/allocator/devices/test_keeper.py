@@ -200,6 +200,15 @@ def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
     assert (standing.whole, standing.changing, standing.closing) == (set(), 0, set())
 
 
+def test_on_a_full_disk_it_is_seen_all_the_same_which_instances_there_are(house):
+    lock = Journal(house.machine.folder, house.there[0].uuid).path.with_suffix(".lock")
+    lock.parent.mkdir(parents=True)
+    lock.symlink_to("/dev/full")
+    standing = house.work()
+    assert (standing.layouts, standing.problem) == ("0: none", "")
+    assert standing.whole == {house.there[0].uuid}
+
+
 @pytest.mark.parametrize(("phase", "texts"), [(Phase.FORWARD, "7g@0:8"), (Phase.BACK, "4g@0:4")])
 def test_the_next_process_finishes_or_undoes_what_one_left(house, phase, texts):
     gpu = house.there[0]

@@ -555,6 +555,18 @@ def test_a_lock_goes_when_its_holder_does(tmp_path):
         pass
 
 
+def test_a_full_disk_stops_nobody_who_has_nothing_to_write(machine):
+    machine.folder.mkdir()
+    journal = Journal(machine.folder, machine.gpu.uuid)
+    journal.write(Record(Phase.SETTLED, layout("none"), layout("none")))
+    journal.path.with_suffix(".lock").symlink_to("/dev/full")
+    assert machine.controller().recover().what == "nothing"
+    journal.path.with_suffix(".new").symlink_to("/dev/full")
+    with pytest.raises(DeviceError, match="No space left"):
+        machine.controller().change(layout("7g"))
+    assert there(machine) == "none"
+
+
 def test_the_folder_outlives_a_reboot(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert str(state_folder({"SHUNTER_STATE_DIR": "/s"})) == "/s/devices"
