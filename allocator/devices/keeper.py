@@ -93,8 +93,6 @@ class Keeper:
         self._wanted: tuple[str, ...] = ()
         self._wake, self._ended = threading.Event(), threading.Event()
         self._whole: set[str] = set()
-        self._moving = ""
-        """The GPU that is being changed."""
         self._retry_s, self._retry_at = FIRST_RETRY_S, 0.0
         self._mend_s, self._mend_at = FIRST_MEND_S, 0.0
         self._tried = 0
@@ -149,10 +147,12 @@ class Keeper:
         self._carry_out(there)
 
     def look(self) -> None:
-        """Bring up to date which instances there are. Raises DeviceError."""
+        """Bring up to date which instances there are. Raises DeviceError.
+
+        It is never called in the middle of a change: nothing is about to go.
+        """
         found = take_stock(self._nvml)
-        closing = self.standing.closing if self._moving else frozenset[str]()
-        self._say(gpus=found, closing=closing, whole=frozenset(self._whole))
+        self._say(gpus=found, closing=frozenset(), changing=0, whole=frozenset(self._whole))
         if self._unanswered and self._unanswered == self.standing.problem:
             self._say(problem="")  # it answers again
         self._unanswered = ""
@@ -165,11 +165,8 @@ class Keeper:
                 found = self._reconfiguration(gpu).recover()
             except DeviceError as error:
                 self._mend_at = self._clock() + self._mend_s
-                self._say(changing=0)  # it may have got as far as to let everybody leave
                 self._complain(str(error))
                 continue
-            finally:
-                self._moving = ""
             self._whole.add(gpu.uuid)
             if found.what != "nothing":
                 why = f" ({found.why})" if found.why else ""
@@ -234,8 +231,7 @@ class Keeper:
             self._complain(str(error))
             return False
         finally:
-            self._moving = ""
-            self._refresh()
+            self.settled()
         self._say(changes=self.standing.changes + 1)
         LOGGER.info("instances of %s: %s", gpu.uuid, text_of(wanted, gpu.profiles))
         return True
@@ -244,30 +240,25 @@ class Keeper:
         return Reconfiguration(
             gpu,
             self._folder,
-            _Tenants(self, gpu.uuid),
+            _Tenants(self),
             patience_s=self._patience_s,
             sleep=self._sleep,
             clock=self._clock,
         )
 
-    def leave(self, gpu: str, instances: Sequence[GpuInstance]) -> None:
+    def leave(self, instances: Sequence[GpuInstance]) -> None:
         """Close these instances, and let everybody leave them."""
-        self._moving = gpu
         names = frozenset(part.uuid for each in instances for part in each.parts)
         self._say(closing=self.standing.closing | names, changing=1)
         self._leaving.leave(names)
 
     def settled(self) -> None:
         """No instance is about to go any more."""
-        self._moving = ""
-        self._refresh()
-
-    def _refresh(self) -> None:
         try:
             self.look()
-            self._say(changing=0)
         except DeviceError as error:  # what is closed stays so until the next look
-            self._complain(str(error))
+            self._unanswered = str(error)
+            self._complain(self._unanswered)
 
     def _say(self, **changed: Any) -> None:
         self.standing = replace(self.standing, **changed)
@@ -281,11 +272,11 @@ class Keeper:
 class _Tenants:
     """What a change of one GPU tells the keeper."""
 
-    def __init__(self, keeper: Keeper, gpu: str) -> None:
-        self._keeper, self._gpu = keeper, gpu
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
 
     def leave(self, instances: Sequence[GpuInstance]) -> None:
-        self._keeper.leave(self._gpu, instances)
+        self._keeper.leave(instances)
 
     def settle(self, instances: Sequence[GpuInstance]) -> None:
         self._keeper.settled()

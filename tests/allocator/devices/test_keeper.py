@@ -200,6 +200,27 @@ def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
     assert (standing.whole, standing.changing, standing.closing) == (set(), 0, set())
 
 
+def test_nothing_is_being_changed_once_it_is_seen_what_there_is(house):
+    """Also when that could not be seen at once after a change that an earlier process began."""
+    house.work("4g,3g")
+    gpu = house.there[0]
+    before, wanted = parse("4g,3g", gpu.profiles), parse("7g", gpu.profiles)
+    Journal(house.machine.folder, gpu.uuid).write(Record(Phase.FORWARD, before, wanted))
+    house.begin()
+    settled, seen = house.keeper.settled, []
+
+    def settled_and_unanswered():
+        house.machine.faults(Fault("nvmlDeviceGetMemoryInfo", 999))
+        settled()
+        seen.append((house.keeper.standing.changing, bool(house.keeper.standing.closing)))
+
+    house.keeper.settled = settled_and_unanswered
+    standing = house.work()
+    assert seen == [(1, True)]
+    assert (standing.whole, standing.changing, standing.closing) == ({gpu.uuid}, 0, set())
+    assert standing.problem == ""
+
+
 def test_on_a_full_disk_it_is_seen_all_the_same_which_instances_there_are(house):
     lock = Journal(house.machine.folder, house.there[0].uuid).path.with_suffix(".lock")
     lock.parent.mkdir(parents=True)
