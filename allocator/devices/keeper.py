@@ -111,7 +111,10 @@ class Keeper:
         self._wake.set()
 
     def want(self, layouts: Sequence[str]) -> None:
-        """Layouts of all GPUs, one for all or one for each; none: leave them as they are."""
+        """Layouts of all GPUs, one for all or one for each; none: leave them as they are.
+
+        An empty one: leave that GPU as it is.
+        """
         if tuple(layouts) != self._wanted:
             self._wanted = tuple(layouts)
             self._wake.set()
@@ -287,5 +290,8 @@ def _text(gpu: GpuRecord) -> str:
 
 
 def texts_for(gpus_: Sequence[GpuRecord], wanted: Mapping[str, str]) -> list[str]:
-    """Layouts by UUID as :meth:`Keeper.want` takes them; of others the one that is there."""
-    return [wanted.get(each.uuid, _text(each)) for each in gpus_]
+    """Layouts by UUID as :meth:`Keeper.want` takes them; of other GPUs nothing is wanted.
+
+    Not even the layout that is there: that may not be whole, or not be Shunter's to touch.
+    """
+    return [wanted.get(each.uuid, "") for each in gpus_]

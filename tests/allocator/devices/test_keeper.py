@@ -3,6 +3,7 @@
 import contextlib
 import random
 
+import pynvml
 import pytest
 
 from shunter.allocator.devices import keeper as module
@@ -272,7 +273,25 @@ def test_after_every_change_a_layout_is_the_wanted_or_the_one_of_before(two, see
             assert now in (old, new)
 
 
-def test_texts_are_in_the_order_of_the_gpus_and_keep_those_that_are_not_named(two):
+def split(gpu):
+    """Part the first instance of a GPU in two, as an operator may."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    instance = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu.instances()[0].number)
+    whole = pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0)
+    pynvml.nvmlComputeInstanceDestroy(whole)
+    for _ in range(2):
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+
+
+def test_texts_are_in_the_order_of_the_gpus_and_leave_alone_those_that_are_not_named(two):
     two.work("4g,3g")
-    found = two.keeper.standing.gpus
-    assert texts_for(found, {found[1].uuid: "7g"}) == ["4g@0:4 3g@4:4", "7g"]
+    split(two.there[0])
+    found = two.work().gpus
+    assert len(found[0].instances[0].parts) == 2
+    texts = texts_for(found, {found[1].uuid: "7g"})
+    assert texts == ["", "7g"]
+    standing = two.work(*texts)
+    assert two.texts() == ["4g@0:4 3g@4:4", "7g@0:8"]
+    assert standing.gpus[0] == found[0]
+    without_mig(two.machine, 0, is_off=True)
+    assert two.work(passing=module.LAST_RETRY_S).undone == 0
