@@ -39,10 +39,10 @@ from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import Layout, layouts, plain, text_of
 from shunter.allocator.devices.inventory import take_stock
 from shunter.allocator.devices.journal import Journal, Phase
-from shunter.allocator.devices.keeper import number_of
 from shunter.allocator.devices.simulated.library import CHANGES, SimulatedLibrary, installed
 from shunter.allocator.devices.simulated.state import Fault, State
 from shunter.allocator.devices.simulated.store import Store
+from shunter.allocator.devices.standing import number_of
 from shunter.batching.page.control_page import ControlPage
 from shunter.model_store.pack import pack
 from shunter.plugins.torchserve.build import ensure

@@ -169,6 +169,7 @@ PURE_FILES = (
     "allocator/devices/geometry.py",
     "allocator/devices/instances.py",
     "allocator/devices/slices.py",
+    "allocator/devices/standing.py",
     "allocator/devices/simulated/driver.py",
     "allocator/devices/simulated/state.py",
     "allocator/devices/simulated/tables.py",

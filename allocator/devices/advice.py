@@ -29,6 +29,7 @@ _AT = {
     "then try again",
     ("create", 23): "something else lies there, or there are as many of this profile as can be: "
     "has another program made instances? Look with `shunter devices`",
+    ("open", 4): "this user may not: give access to /dev/nvidia{gpu}",
     ("destroy", 2): "it is gone already: has another program changed the instances?",
     ("destroy", 6): "it is gone already: has another program changed the instances?",
     ("destroy", 19): "it is still in use: end what runs on it",

@@ -2,7 +2,7 @@
 
 First what an earlier process left half done is finished or undone, GPU by GPU. Then the wanted
 layouts are carried out one GPU after the other. What failed was undone, and is tried again later,
-ever more rarely. A GPU that cannot be mended holds no other one up.
+ever more rarely. A GPU that cannot be mended, or does not answer any more, holds no other one up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,10 +19,11 @@ import pynvml
 
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import LayoutError, parse, text_of
-from shunter.allocator.devices.instances import GpuInstance, GpuRecord
-from shunter.allocator.devices.inventory import take_stock
+from shunter.allocator.devices.instances import GpuInstance
+from shunter.allocator.devices.inventory import Stock
 from shunter.allocator.devices.mig import MigGpu, gpus, nvml_started
 from shunter.allocator.devices.reconfiguration import Reconfiguration, ReconfigurationError
+from shunter.allocator.devices.standing import Standing, number_of
 
 LOGGER = logging.getLogger("shunter.devices")
 LOOK_S = 2.0
@@ -40,39 +40,6 @@ class Leaving(Protocol):
         """End all work on these MIG devices and start none; raise DeviceError if it cannot."""
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How things stand; replaced as a whole."""
-
-    gpus: tuple[GpuRecord, ...] = ()
-    closing: frozenset[str] = frozenset()
-    """MIG devices that are about to go: no work may begin there."""
-    changing: int = 0
-    """GPUs whose instances are being changed."""
-    done: int = 0
-    """Number of the layouts wanted last that are there, or were given up for now."""
-    changes: int = 0
-    undone: int = 0
-    problem: str = ""
-    whole: frozenset[str] = frozenset()
-    """GPUs on which nothing is left half done; on others no work may begin."""
-
-    @property
-    def layouts(self) -> str:
-        """For people."""
-        there = (f"{each.index}: {_text(each)}" for each in self.gpus if each.mig == "on")
-        return "; ".join(there)
-
-
-def number_of(layouts: Iterable[str]) -> int:
-    """By which wanted layouts are known; never 0.
-
-    >>> number_of(["4g,3g"]) == number_of(("4g,3g",)) != number_of(["7g"])
-    True
-    """
-    return 1 << 32 | zlib.crc32("|".join(layouts).encode())
-
-
 class Keeper:
     """The thread, and what it is told."""
 
@@ -87,7 +54,7 @@ class Keeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``folder``: of the journals; ``patience_s``: for processes that shall leave."""
-        self.standing = Standing()
+        self.standing, self._stock = Standing(), Stock(nvml)
         self._folder, self._leaving, self._patience_s = folder, leaving, patience_s
         self._nvml, self._sleep, self._clock = nvml, sleep, clock
         self._wanted: tuple[str, ...] = ()
@@ -126,9 +93,8 @@ class Keeper:
         while not self._ended.is_set():
             try:
                 with nvml_started(self._nvml):
-                    there = gpus(self._nvml)
                     while not self._ended.is_set():
-                        self.work(there)
+                        self.work(gpus(self._nvml))
                         self._pause()
             except DeviceError as error:  # such as no driver: perhaps it is loaded later
                 self._unanswered = str(error)
@@ -142,7 +108,11 @@ class Keeper:
         self._wake.clear()
 
     def work(self, there: Sequence[MigGpu]) -> None:
-        """One round. NVML must have been started. Raises DeviceError when it does not answer."""
+        """One round. NVML must have been started. Raises DeviceError when it does not answer.
+
+        ``there``: the GPUs that do. What another one has is seen to when it answers again.
+        """
+        self._whole &= {gpu.uuid for gpu in there}
         broken = [gpu for gpu in there if gpu.uuid not in self._whole]
         if broken and self._clock() >= self._mend_at:
             self._mend(broken)
@@ -154,8 +124,11 @@ class Keeper:
 
         It is never called in the middle of a change: nothing is about to go.
         """
-        found = take_stock(self._nvml)
-        self._say(gpus=found, closing=frozenset(), changing=0, whole=frozenset(self._whole))
+        found, silent = self._stock.look()
+        whole = frozenset(self._whole)
+        self._say(gpus=found, silent=silent, closing=frozenset(), changing=0, whole=whole)
+        if silent:
+            return  # why is the problem, and was said
         if self._unanswered and self._unanswered == self.standing.problem:
             self._say(problem="")  # it answers again
         self._unanswered = ""
@@ -194,17 +167,18 @@ class Keeper:
         if not is_due and not open_:
             return
         self._tried = number
-        if len(wanted) not in (1, len(there)):
+        count = self.standing.count
+        if len(wanted) not in (1, count):
             self._made |= dict.fromkeys(open_, False)
             self._complain(
-                f"{len(wanted)} layouts are wanted; allowed: 1, or {len(there)}: one for each GPU"
+                f"{len(wanted)} layouts are wanted; allowed: 1, or {count}: one for each GPU"
             )
         else:
-            texts = wanted if len(wanted) == len(there) else wanted * len(there)
-            for gpu, text in zip(there, texts, strict=True):
+            texts = wanted if len(wanted) == count else wanted * count
+            for gpu in there:
                 if gpu.uuid in open_:
-                    self._made[gpu.uuid] = self._change(gpu, text)
-        failed = len(self._made) < len(there) or not all(self._made.values())
+                    self._made[gpu.uuid] = self._change(gpu, texts[gpu.index])
+        failed = not all(self._made.get(gpu.uuid) for gpu in there)
         if is_due:
             self._retry_at = self._clock() + (self._retry_s if failed else LAST_RETRY_S)
             self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
@@ -283,15 +257,3 @@ class _Tenants:
 
     def settle(self, instances: Sequence[GpuInstance]) -> None:
         self._keeper.settled()
-
-
-def _text(gpu: GpuRecord) -> str:
-    return text_of(gpu.layout, gpu.profiles)
-
-
-def texts_for(gpus_: Sequence[GpuRecord], wanted: Mapping[str, str]) -> list[str]:
-    """Layouts by UUID as :meth:`Keeper.want` takes them; of other GPUs nothing is wanted.
-
-    Not even the layout that is there: that may not be whole, or not be Shunter's to touch.
-    """
-    return [wanted.get(each.uuid, "") for each in gpus_]

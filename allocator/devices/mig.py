@@ -29,12 +29,13 @@ _NO_PART = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED)
 class MigGpu:
     """A GPU that may be parted. NVML must have been started."""
 
-    def __init__(self, handle: Any, nvml: Any = pynvml) -> None:
-        self._handle, self._nvml = handle, nvml
-        with self._told("read a GPU"):
-            self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
-            self.name = str(nvml.nvmlDeviceGetName(handle))
-            self.index = int(nvml.nvmlDeviceGetIndex(handle))
+    def __init__(self, index: int, nvml: Any = pynvml) -> None:
+        """``index``: in NVML's order. Raises DeviceError where it does not answer."""
+        self.index, self._nvml = index, nvml
+        with self._told(f"open GPU {index}", "open"):
+            self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            self.uuid = str(nvml.nvmlDeviceGetUUID(self._handle))
+            self.name = str(nvml.nvmlDeviceGetName(self._handle))
         self._profiles: dict[int, Profile] | None = None
 
     @property
@@ -256,8 +257,7 @@ class MigGpu:
     def _explained(
         self, error: Any, doing: str, kind: str = "", users: tuple[int, ...] = ()
     ) -> DeviceError:
-        gpu = getattr(self, "index", "GPU")
-        return explain(error.value, str(error), doing, kind, str(gpu), users)
+        return explain(error.value, str(error), doing, kind, str(self.index), users)
 
 
 @contextmanager
@@ -273,12 +273,28 @@ def nvml_started(nvml: Any = pynvml) -> Iterator[Any]:
         nvml.nvmlShutdown()
 
 
-def gpus(nvml: Any = pynvml) -> tuple[MigGpu, ...]:
-    """Every GPU, in NVML's order. NVML must have been started."""
+def each_gpu(
+    read: Callable[[MigGpu], Found], nvml: Any = pynvml
+) -> tuple[list[Found], dict[int, DeviceError]]:
+    """What is read of each GPU that answers, in NVML's order; and of others why not, by index.
+
+    Raises DeviceError where none answers. NVML must have been started.
+    """
     try:
-        handles = [
-            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
-        ]
+        count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         raise explain(error.value, str(error), "list the GPUs") from None
-    return tuple(MigGpu(handle, nvml) for handle in handles)
+    found, silent = [], {}
+    for index in range(count):
+        try:
+            found.append(read(MigGpu(index, nvml)))
+        except DeviceError as error:
+            silent[index] = error
+    if silent and not found:
+        raise next(iter(silent.values()))
+    return found, silent
+
+
+def gpus(nvml: Any = pynvml) -> tuple[MigGpu, ...]:
+    """Every GPU that answers, in NVML's order. NVML must have been started."""
+    return tuple(each_gpu(lambda gpu: gpu, nvml)[0])

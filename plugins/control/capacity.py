@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from shunter.allocator.devices.journal import state_folder
-from shunter.allocator.devices.keeper import Keeper, Standing
+from shunter.allocator.devices.keeper import Keeper
+from shunter.allocator.devices.standing import Standing
 from shunter.allocator.memory.processes import Footprint, footprints
 from shunter.allocator.placement.autoscaling import KeepAlive, Want, instances, within
 from shunter.batching.page.control_page import ControlPage

@@ -19,8 +19,8 @@ from typing import Protocol
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import plain
 from shunter.allocator.devices.instances import GpuRecord, parts_of, used_by
-from shunter.allocator.devices.keeper import Standing, texts_for
 from shunter.allocator.devices.slices import offered
+from shunter.allocator.devices.standing import Standing, texts_for
 from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
 from shunter.plugins.control.observed import Observed, Seated, Wanted
 from shunter.plugins.control.settings import MigSettings
@@ -208,7 +208,7 @@ class MigControl:
                 devices, batches, settings.batch_mb * MIB
             )
         wanted = {uuid: ",".join(kinds) for uuid, kinds in self._policy.wanted.items()}
-        return texts_for(standing.gpus, wanted) if wanted else ()
+        return texts_for(standing, wanted) if wanted else ()
 
 
 def _device(gpu: GpuRecord) -> Device:

@@ -36,7 +36,7 @@ def nvmlDeviceGetCount_v2(state: State, count: Any) -> None:
 def nvmlDeviceGetHandleByIndex_v2(state: State, index: Any, device: Any) -> None:
     if plain(index) >= len(state.gpus):
         raise Refused(INVALID_ARGUMENT)
-    put_handle(device, state.gpus[plain(index)].handle)
+    put_handle(device, state.gpu(state.gpus[plain(index)].handle).handle)
 
 
 def nvmlDeviceGetHandleByUUID(state: State, uuid: Any, device: Any) -> None:

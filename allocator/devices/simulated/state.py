@@ -15,7 +15,7 @@ from typing import Any
 from shunter.allocator.devices.geometry import Placement, Profiles
 from shunter.allocator.devices.simulated.tables import MODELS, Model
 
-INVALID_ARGUMENT = 2
+INVALID_ARGUMENT, GPU_IS_LOST = 2, 15
 SPACE = uuid.UUID("5a1c5de9-3a5e-4c55-9f4e-7d0a4f0f5c11")
 
 
@@ -76,6 +76,8 @@ class SimGpu:
     mig: bool = True
     pending: bool = True
     can_mig: bool = True
+    is_lost: bool = False
+    """It has fallen off the bus, and answers nothing."""
     instances: list[SimInstance] = field(default_factory=list)
     processes: list[SimProcess] = field(default_factory=list)
     """Of programs that run on the whole of it."""
@@ -144,7 +146,10 @@ class State:
 
     def gpu(self, handle: int) -> SimGpu:
         """The GPU that a number stands for."""
-        return _only(each for each in self.gpus if each.handle == handle)
+        found = _only(each for each in self.gpus if each.handle == handle)
+        if found.is_lost:
+            raise Refused(GPU_IS_LOST)
+        return found
 
     def instance(self, handle: int) -> tuple[SimGpu, SimInstance]:
         """The instance that a number stands for, and its GPU."""

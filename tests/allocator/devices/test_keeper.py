@@ -9,12 +9,14 @@ import pytest
 from shunter.allocator.devices import keeper as module
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import layouts, parse, plain, text_of
+from shunter.allocator.devices.inventory import PATIENCE
 from shunter.allocator.devices.journal import Journal, Phase, Record
-from shunter.allocator.devices.keeper import Keeper, number_of, texts_for
+from shunter.allocator.devices.keeper import Keeper
 from shunter.allocator.devices.mig import gpus
 from shunter.allocator.devices.simulated.library import CHANGES
 from shunter.allocator.devices.simulated.state import Fault
 from shunter.allocator.devices.simulated.tables import MODELS
+from shunter.allocator.devices.standing import number_of, texts_for
 
 PROFILES = MODELS["a100-40gb"].profiles
 READS = (
@@ -53,7 +55,7 @@ class House:
         if layouts_:
             self.keeper.want(layouts_)
         self.now += passing
-        self.keeper.work(self.there)
+        self.keeper.work(gpus())
         return self.keeper.standing
 
     def texts(self):
@@ -189,6 +191,64 @@ def test_a_gpu_that_cannot_be_mended_holds_no_other_one_up(two):
     assert (standing.done, standing.problem) == (number_of(["7g"]), "")
 
 
+def lose(house, index, is_lost=True):
+    with house.machine.store.change() as state:
+        state.gpus[index].is_lost = is_lost
+        state.gpus[index].instances = []
+
+
+def lose_patience(house):
+    for _ in range(PATIENCE):
+        with pytest.raises(DeviceError, match="GPU is lost"):
+            house.work()
+
+
+def test_a_gpu_that_is_lost_holds_no_other_one_up_and_each_keeps_its_place(two):
+    lose(two, 0)
+    two.begin()
+    two.keeper.want(["7g", "4g,3g"])
+    lose_patience(two)
+    standing = two.work()
+    assert [each.index for each in standing.gpus] == [1]
+    assert (standing.layouts, standing.undone) == ("1: 4g@0:4 3g@4:4", 0)
+    assert texts_for(standing, {standing.gpus[0].uuid: "7g"}) == ["", "7g"]
+    lose(two, 0, is_lost=False)
+    standing = two.work(passing=module.LAST_RETRY_S)
+    assert standing.layouts == "0: 7g@0:8; 1: 4g@0:4 3g@4:4"
+
+
+def test_a_gpu_that_is_lost_while_it_serves_is_left_out_until_it_is_whole_again(two):
+    before = two.work("4g,3g")
+    lose(two, 0)
+    lose_patience(two)
+    assert two.keeper.standing.gpus == before.gpus, "nobody leaves for one failed call"
+    for _ in range(3):
+        standing = two.work("7g")
+    assert standing.layouts == "1: 7g@0:8"
+    assert standing.whole == {before.gpus[1].uuid}
+    two.keeper.want(())
+    lose(two, 0, is_lost=False)
+    assert two.work().layouts == "0: 4g@0:4 3g@4:4; 1: 7g@0:8", "it is made again"
+
+
+def test_why_a_gpu_does_not_answer_is_told_once_and_stands_there_until_it_does(two, caplog):
+    lose(two, 1)
+    rounds, said = PATIENCE + 3, []
+
+    def pause():
+        said.append(two.keeper.standing.problem)
+        if len(said) == rounds:
+            lose(two, 1, is_lost=False)
+        if len(said) > rounds:
+            two.keeper.end()
+
+    two.keeper._pause = pause
+    two.keeper.run()
+    assert all("cannot open GPU 1: GPU is lost" in each for each in said[:rounds])
+    assert said[rounds] == ""
+    assert caplog.text.count("GPU is lost") == 1
+
+
 def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
     house.work("4g,3g")
     gpu = house.there[0]
@@ -286,9 +346,10 @@ def split(gpu):
 def test_texts_are_in_the_order_of_the_gpus_and_leave_alone_those_that_are_not_named(two):
     two.work("4g,3g")
     split(two.there[0])
-    found = two.work().gpus
+    before = two.work()
+    found = before.gpus
     assert len(found[0].instances[0].parts) == 2
-    texts = texts_for(found, {found[1].uuid: "7g"})
+    texts = texts_for(before, {found[1].uuid: "7g"})
     assert texts == ["", "7g"]
     standing = two.work(*texts)
     assert two.texts() == ["4g@0:4 3g@4:4", "7g@0:8"]

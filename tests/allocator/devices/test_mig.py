@@ -11,6 +11,7 @@ import pytest
 from shunter.allocator.devices import names
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import Placement, parse, text_of
+from shunter.allocator.devices.inventory import take_stock
 from shunter.allocator.devices.mig import gpus, nvml_started
 from shunter.allocator.devices.simulated.library import SimulatedLibrary, installed
 from shunter.allocator.devices.simulated.state import Fault, State
@@ -165,6 +166,23 @@ def test_no_driver_is_said_once_and_clearly():
         pass
 
 
+def test_gpus_that_do_not_answer_are_left_out_and_the_others_keep_their_numbers(
+    machine_with, tmp_path, caplog
+):
+    with machine_with(tmp_path, *["a100-40gb"] * 3) as machine:
+        with machine.store.change() as state:
+            state.gpus[1].is_lost = True
+        assert [gpu.index for gpu in gpus()] == [0, 2]
+        machine.faults(Fault("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN))
+        assert [each.index for each in take_stock()] == [2]
+        assert "cannot open GPU 1: GPU is lost" in caplog.text
+        assert "cannot read the memory of" in caplog.text
+        denied = pynvml.NVML_ERROR_NO_PERMISSION
+        machine.faults(Fault("nvmlDeviceGetHandleByIndex_v2", denied, times=-1))
+        with pytest.raises(DeviceError, match="give access to /dev/nvidia0"):
+            gpus()
+
+
 # ---- the simulated library itself
 
 
@@ -239,6 +257,7 @@ def test_a_change_takes_the_time_that_was_asked_for(tmp_path):
 SEE = """
 import json, sys
 from pathlib import Path
+from shunter.allocator.devices.inventory import take_stock
 from shunter.allocator.devices.mig import gpus, nvml_started
 from shunter.allocator.devices.simulated.library import SimulatedLibrary, installed
 from shunter.allocator.devices.simulated.store import Store
@@ -266,6 +285,7 @@ def test_several_processes_see_one_gpu(machine_with, tmp_path):
 MAKE = """
 import sys
 from pathlib import Path
+from shunter.allocator.devices.inventory import take_stock
 from shunter.allocator.devices.mig import gpus, nvml_started
 from shunter.allocator.devices.simulated.library import SimulatedLibrary, installed
 from shunter.allocator.devices.simulated.store import Store

@@ -8,8 +8,8 @@ import pytest
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import parse, text_of
 from shunter.allocator.devices.instances import GpuInstance, GpuRecord, Part
-from shunter.allocator.devices.keeper import Standing
 from shunter.allocator.devices.simulated.tables import MODELS
+from shunter.allocator.devices.standing import Standing
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.plugins.control.mig_control import MigControl
