@@ -165,9 +165,10 @@ class LayoutPolicy:
             after, change = is_time(before, self.wait)
             if device.uuid in self.wanted:
                 found[device.uuid] = self.wanted[device.uuid]
-            begins = change and left > 0
+            again = self.wanted.get(device.uuid) == wanted
+            begins = change and (again or left > 0)
             if begins:
-                left -= 1
+                left -= not again  # one that cannot be changed lets the next one begin
                 found[device.uuid] = wanted
             waiting[device.uuid] = before if change and not begins else after
         return LayoutPolicy(self.wait, expected, waiting, found)

@@ -1,5 +1,6 @@
 """Who sits on which instance of a GPU, and which instances there should be."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -94,6 +95,16 @@ def test_too_much_best_effort_gets_the_fallback_and_one_gpu_changes_at_a_time():
     policy, found = look(LayoutPolicy(wait=0), 60, ("7g",), ("7g",))
     assert found == {"g0": ("4g", "3g")}
     assert look(policy, 60, ("4g", "3g"), ("7g",))[1] == {"g1": ("4g", "3g")}
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_gpu_that_cannot_be_changed_lets_the_next_one_begin(wait):
+    policy, found = LayoutPolicy(wait=wait), []
+    for _ in range(4):
+        policy, wanted = look(policy, 60, ("7g",), ("7g",), ("7g",))
+        found.append([*wanted])
+    assert found[-1] == ["g0", "g1", "g2"][: 4 - wait]
+    assert all(len(after) - len(before) <= 1 for before, after in pairwise(found))
 
 
 @pytest.mark.parametrize(
