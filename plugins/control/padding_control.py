@@ -68,7 +68,7 @@ class PaddingControl:
         self._begun: dict[Pair, Start] = {}
         """How the pairs began that are watched."""
         self._took_back: dict[Pair, bool] = {}
-        """Of pairs that measurement opened: whether strict work had its cores back meanwhile."""
+        """Of these, whether best effort gave cores back when they began."""
 
     def do_work(
         self,
@@ -149,9 +149,6 @@ class PaddingControl:
                 seen[pair] = Served(*served[strict], works[slot])
         verdict = self._judge.step(seen, now_ns)
         if verdict is not None:
-            self._took_back.pop(verdict.pair, None)
-            if verdict.is_open:
-                self._took_back[verdict.pair] = self._takes_back(slots[verdict.pair[1]])
             strict, slot = (slots[each].name for each in verdict.pair)
             now = "runs" if verdict.is_open else "does not run any more"
             LOGGER.info(
@@ -184,8 +181,8 @@ class PaddingControl:
     ) -> None:
         """Begin with a pair; on trial, too, when more becomes known of it.
 
-        A runner that begins or ends does not look as if it gave cores back. No pair that was
-        measured to do no harm begins anew for that.
+        A runner that begins or ends does not look as if it gave cores back. No pair begins anew
+        for that: one that was measured to do harm would be tried as often as one that was not.
         """
         begun = self._begun.get(pair)
         if begun is Start.TOGETHER:
@@ -199,7 +196,7 @@ class PaddingControl:
         self._took_back.pop(pair, None)
         if found is not Start.APART:
             self._judge.begin(pair, found is Start.TOGETHER, now_ns)
-            self._begun[pair] = found
+            self._begun[pair], self._took_back[pair] = found, takes_back
 
     def _takes_back(self, best_effort: PaddingSlot) -> bool:
         lines = best_effort.runners
