@@ -32,7 +32,6 @@ which needs no help.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, MutableMapping
@@ -205,28 +204,27 @@ class Place:
             self._end_gentle = None
         if not self._lacks_cores:
             return
+        why = f"no NUMA node has {self._placement.threads} CPUs that no other worker holds"
         try:
             cores = self._claim()
         except OSError as error:
-            print(f"Model worker is not pinned: {error}", flush=True)
-            return
-        if cores is not None:
-            # They were free only now: those who had them were still ending.
+            cores, why = None, str(error)
+        if cores is None:
+            what = "is not pinned" if self._placement.choose else "may have to share its CPUs"
+            print(f"Model worker {what}: {why}", flush=True)
+        elif self._placement.choose:
+            # They can be had only now: who had them was ending, or somebody was choosing for long.
             move_threads(os.sched_getaffinity(0), cores)
-        else:
-            print(
-                f"Model worker is not pinned: no NUMA node has {self._placement.threads} CPUs that "
-                "no other worker holds",
-                flush=True,
-            )
 
     def _keep(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
         """The CPUs that were given; workers that choose theirs shall know."""
         cores = self._placement.cores
         if cores is not None:
-            with contextlib.suppress(OSError):
+            try:
                 self._claims = CoreClaims(claims_path(environ, os.geteuid()))
-                self._claims.hold(cores)
+                self._claim()
+            except OSError as error:
+                self._lacks_cores = isinstance(error, TimeoutError)  # perhaps after the load
         return cores
 
     def _choose(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
@@ -242,6 +240,8 @@ class Place:
         try:
             self._claims = CoreClaims(claims_path(environ, os.geteuid()))
             cores = self._claim()
+        except TimeoutError:  # whoever was choosing may be done, or gone, after the load
+            cores = None
         except OSError as error:
             print(f"Model worker is not pinned: {error}", flush=True)
             return None
@@ -250,7 +250,10 @@ class Place:
 
     def _claim(self) -> tuple[int, ...] | None:
         assert self._claims is not None
-        threads = self._placement.threads or 1
+        given, threads = self._placement.cores, self._placement.threads or 1
+        if given is not None:
+            self._claims.hold(given)
+            return given
         return self._claims.claim(read_topology(), threads, self._placement.share_with)
 
 

@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 import subprocess
@@ -239,6 +240,45 @@ say(found[0])
         out, _ = worker.communicate("loaded\n", timeout=300)
     mine, _, of_thread = json.loads(out)
     assert len(mine) == 1 and of_thread == mine
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("cores", ["auto", str(HERE[0])])
+def test_who_chose_for_long_keeps_nobody_from_his_cores_once_he_is_done(tmp_path, cores):
+    code = """
+import sys
+from shunter.allocator.cpus import claims
+claims.WAIT_S = 0.0
+place = take()
+say()
+sys.stdin.readline()
+place.settle()
+say()
+sys.stdin.readline()
+"""
+    path = tmp_path / "claims"
+    environ = {
+        "SHUNTER_CORES": cores,
+        "SHUNTER_THREADS": "1",
+        "SHUNTER_CORE_CLAIMS": str(path),
+    }
+    with path.open("wb") as choosing:
+        fcntl.lockf(choosing, fcntl.LOCK_EX, 1)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", STATE + code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environ},
+        )
+        assert json.loads(worker.stdout.readline())[0] == (HERE if cores == "auto" else HERE[:1])
+    with worker:
+        worker.stdin.write("loaded\n")
+        worker.stdin.flush()
+        (mine,), _ = json.loads(worker.stdout.readline())
+        claims = CoreClaims(path)
+        assert claims.holders(mine) == {worker.pid}
+        claims.close()
 
 
 @needs_two_cpus
