@@ -176,7 +176,8 @@ class MigControl:
         places = offered(standing.gpus, standing.closing, standing.whole, taken)
         shut = {each.name for each in places if each.device not in standing.whole}
         stay = bool(standing.changing)
-        largest = 0 if stay else max((each.memory_bytes for each in places), default=0)
+        room = (each.memory_bytes for each in places if each.name not in shut)
+        largest = 0 if stay else max(room, default=0)
         guests = {}
         for slot, seen in ours.items():
             model = self._models.setdefault(slot, Seated(seen.name))

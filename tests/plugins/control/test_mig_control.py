@@ -421,6 +421,22 @@ def test_a_model_that_took_more_than_any_instance_has_gets_a_seat_nevertheless()
     assert house.control.bytes_of(0) == 6 * GIB, "it runs with that"
 
 
+def test_a_gpu_that_is_not_whole_has_no_room_for_who_comes():
+    house = House()
+    del house.slots[1]
+    house.stand("7g", {ALL: [30]})
+    house.run()
+    house.stand("7g", {ALL: [30]}, closing=frozenset([ALL]), changing=1)
+    house.run()
+    assert house.seats() == [[("", 1)]]
+    house.slots[2] = house.model("bulk", 1)
+    other = gpu_of("7g", uuid_="GPU-1")
+    house.slots[2]["groups"] = [GroupTelemetry(group_instances=1, group_device=ALL)]
+    house.stand("4g@0", gpus=(gpu_of("4g@0"), other))
+    house.run()
+    assert house.seats()[0] == [(BIG, 1)], "what is wanted there fits, as far as is known"
+
+
 @pytest.mark.parametrize(
     ("looks", "seen"),
     [
