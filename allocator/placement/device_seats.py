@@ -29,6 +29,20 @@ BANDWIDTH = 0.3
 """Share of a whole device's that a model is taken to want while it runs."""
 
 
+FIRST_PAUSE_NS, LAST_PAUSE_NS = 10**9, 600 * 10**9
+
+
+def pause_ns(failures: int) -> int:
+    """Before the next try, after so many others that failed: twice as long each time.
+
+    Never for ever: nobody tells when the cause has gone, such as a full device.
+
+    >>> [pause_ns(failures) // 10**9 for failures in (0, 1, 9, 10, 5000)]
+    [1, 2, 512, 600, 600]
+    """
+    return min(LAST_PAUSE_NS, FIRST_PAUSE_NS << min(failures, 10))
+
+
 class Place(Protocol):
     """A slice of a GPU."""
 

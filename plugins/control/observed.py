@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shunter.allocator.placement.device_seats import pause_ns
 from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.profile import Profile
 from shunter.batching.page.layout import ChangeState
@@ -15,8 +16,7 @@ from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 LOGGER = logging.getLogger("shunter.devices")
 TAKE_UP_NS = 30 * 10**9
 """What the server has not taken up by then is asked for again."""
-FIRST_PAUSE_NS, TRIES, NEVER = 10**9, 10, 1 << 62
-"""After a move that was not possible; then twice as long each time, up to so many tries."""
+NEVER = 1 << 62
 ENOUGH = 32
 """Batches after which a worker group's fitted line is believed."""
 
@@ -199,16 +199,15 @@ class Seated:
 
         So does one that knows no devices: it would load anew each time, and serve where it did.
         """
-        pause = FIRST_PAUSE_NS * 2**self.failures
+        pause = pause_ns(self.failures)
         self.failures += 1
-        is_last = for_good or self.failures >= TRIES
-        self.not_before_ns = NEVER if is_last else now_ns + pause
+        self.not_before_ns = NEVER if for_good else now_ns + pause
         LOGGER.warning(
             "%s: its workers are not where they should be (%s); again %s",
             seen.name,
             seen.identity.last_change or "no reason is known",
             "when there are other instances of GPUs, or settings"
-            if is_last
+            if for_good
             else f"in {pause // 10**9} s",
         )
 
