@@ -138,6 +138,8 @@ class Seated:
     """Before that what failed is not wanted again; anything else is."""
     instances: int = 1
     """Of the last configuration that was not wanted here: where there is less room it has fewer."""
+    came: Sequence[tuple[str, int]] = ()
+    """What became of what was wanted last, by device as :attr:`coming`."""
     bytes_seen: int = 0
     """The most memory that one of its instances was seen to take on a device."""
     bytes_needed: int = 0
@@ -152,9 +154,15 @@ class Seated:
         return [(where.device, group.instances) for where, group in both]
 
     def count(self, seen: Observed) -> None:
-        """Keep the number of instances, unless the present ones were wanted here."""
-        if self.wanted is None or seen.change.change_request > self.wanted.request:
-            self.instances = max(1, sum(each.group_instances for each in seen.groups()))
+        """Keep the number of instances, unless the present ones were wanted here.
+
+        An operator's own change leaves no number of a request: there is something else than before.
+        """
+        others = self.wanted is None or seen.change.change_request > self.wanted.request
+        is_over = not self.asked_ns and seen.change.change_state != ChangeState.UNDER_WAY
+        present = seen.by_device
+        if present and (others or (is_over and present not in (self.came, self.coming))):
+            self.instances = max(1, sum(count for _, count in present))
 
     def look(self, used_bytes: int, room_bytes: int) -> None:
         """``used_bytes``: what an instance takes on its device of ``room_bytes``; 0: not known.
@@ -191,6 +199,8 @@ class Seated:
         if self.asked_ns and (undone or seen.by_device != self.coming):
             is_ours = seen.change.change_request == self.wanted.request
             self._fail(seen, now_ns, for_good=is_ours and not undone)
+        if self.asked_ns:
+            self.came = seen.by_device
         self.asked_ns = 0
         return False
 

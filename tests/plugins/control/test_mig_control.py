@@ -359,6 +359,27 @@ def test_a_configuration_that_others_want_counts():
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
 
 
+@pytest.mark.parametrize("obeys", [True, False])
+def test_an_operators_number_of_instances_stays(obeys):
+    house = House()
+    house.stand("4g@0,1g@6")
+    house.run()
+    house.stand("none")
+    house.run()
+    house.obeys = obeys
+    house.stand("4g@0")
+    house.run()
+    assert house.seats()[1] == [(BIG if obeys else "", 1)]
+    house.slots[1]["groups"] = [GroupTelemetry(group_instances=3, group_cap=8, group_yields=1)]
+    house.stand("none")
+    house.run(20, seconds=60)
+    assert house.seats()[1] == [("", 3)]
+    house.obeys = True
+    house.stand("4g@0")
+    house.run()
+    assert house.seats()[1] == [(BIG, 3)]
+
+
 def test_what_is_to_go_is_free_when_nobody_is_there_or_on_the_way():
     house = House(patience_s=30)
     house.stand("4g@0,1g@6")
