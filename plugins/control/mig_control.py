@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -136,7 +137,8 @@ class MigControl:
             self._there = devices
             for model in self._models.values():
                 model.may_try_again()
-        targets = self._targets(standing, ours, instances)
+        visits = Counter(n for slot, seen in slots.items() for n in set(self._names(slot, seen)))
+        targets = self._targets(standing, ours, instances, visits)
         for slot, seen in ours.items():
             model = self._models[slot]
             if not standing.gpus and not standing.closing.intersection(seen.devices):
@@ -164,14 +166,18 @@ class MigControl:
 
     def _names(self, slot: int, seen: Observed) -> list[str]:
         """Devices that a model has workers on, or is on the way to."""
-        model = self._models[slot]
-        coming = [name for name, _ in model.coming if name]
-        return [*seen.devices, *(coming if model.may_come(seen) else ())]
+        model = self._models.get(slot)
+        coming = [name for name, _ in model.coming if name] if model else []
+        return [*seen.devices, *(coming if model and model.may_come(seen) else ())]
 
     def _targets(
-        self, standing: Standing, ours: Mapping[int, Observed], instances: Mapping[int, int]
+        self,
+        standing: Standing,
+        ours: Mapping[int, Observed],
+        instances: Mapping[int, int],
+        visits: Mapping[str, int],
     ) -> dict[int, tuple[str, ...]]:
-        """Devices of every model's instances."""
+        """Devices of every model's instances. ``visits``: models of each, and on the way there."""
         taken = {name for seen in ours.values() for name in seen.devices}
         places = offered(standing.gpus, standing.closing, standing.whole, taken)
         shut = {each.name for each in places if each.device not in standing.whole}
@@ -182,7 +188,9 @@ class MigControl:
         for slot, seen in ours.items():
             model = self._models.setdefault(slot, Seated(seen.name))
             model.count(seen)
-            model.look(*used_by(standing.gpus, seen.devices))
+            # The driver does not tell whose memory it is: not a neighbour's, while a worker loads.
+            if seen.is_loaded and all(visits[name] == 1 for name in seen.devices[:1]):
+                model.look(*used_by(standing.gpus, seen.devices))
             model.plan(largest)
             count, needed = instances.get(slot) or model.instances, model.bytes_needed
             guests[slot] = Guest(seen.name, not seen.yields, count, needed, seen.devices)

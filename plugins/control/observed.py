@@ -92,6 +92,11 @@ class Observed:
         return [(each.group_device, each.group_instances) for each in self.groups()]
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether as many workers are loaded as there are to be."""
+        return all(each.group_ready >= each.group_instances for each in self.groups())
+
+    @property
     def kept(self) -> int:
         """Cores that its workers want for themselves; one that runs wherever it likes wants none.
 

@@ -60,6 +60,12 @@ BIG, SMALL, SMALLER = device("4g@0"), device("2g@4"), device("1g@6")
 ALL, THREE = device("7g"), device("3g@4")
 
 
+def group(instances, yields, **values):
+    """A worker group of so many workers, all of them loaded."""
+    known = {"group_instances": instances, "group_ready": instances, "group_cap": 8}
+    return GroupTelemetry(**known | {"group_yields": yields} | values)
+
+
 class House:
     """A server that does at once what is wanted, and GPUs that a test changes."""
 
@@ -89,7 +95,7 @@ class House:
                 auto=auto,
                 registered_batch_size=8,
             ),
-            "groups": [GroupTelemetry(group_instances=1, group_cap=8, group_yields=yields)],
+            "groups": [group(1, yields)],
             "change": SlotChange(0, ChangeState.NONE),
             "depth": 0,
         }
@@ -120,14 +126,14 @@ class House:
         state["change"] = SlotChange(wanted.request, ChangeState.SERVES)
         yields = state["groups"][0].group_yields
         state["groups"] = [
-            GroupTelemetry(
-                group_instances=group.instances,
-                group_cap=group.batch,
-                group_threads=group.threads,
-                group_yields=yields,
+            group(
+                each.instances,
+                yields,
+                group_cap=each.batch,
+                group_threads=each.threads,
                 group_device=where.device,
             )
-            for group, where in zip(wanted.groups, wanted.slices, strict=True)
+            for each, where in zip(wanted.groups, wanted.slices, strict=True)
         ]
 
     def seats(self):
@@ -317,7 +323,7 @@ def test_a_model_gets_as_many_instances_as_it_is_to_have():
 def test_an_instance_that_found_no_room_comes_back_when_there_is_some():
     house = House()
     del house.slots[0]
-    house.slots[1]["groups"] = [GroupTelemetry(group_instances=2, group_cap=8, group_yields=1)]
+    house.slots[1]["groups"] = [group(2, 1)]
     house.stand("7g")
     house.run()
     house.stand("7g", {ALL: [15, 15]})
@@ -341,7 +347,7 @@ def test_another_model_in_a_slot_has_its_own_number_of_instances():
     house.stand("4g@0,1g@6")
     house.run()
     house.slots[1] = house.model("strict", 1)
-    house.slots[1]["groups"] = [GroupTelemetry(group_instances=2, group_cap=8, group_yields=1)]
+    house.slots[1]["groups"] = [group(2, 1)]
     house.slots[1]["identity"] = SlotIdentity(
         model_name="strict", model_version="2", slot_state=1, auto=1, registered_batch_size=8
     )
@@ -353,7 +359,7 @@ def test_a_configuration_that_others_want_counts():
     house = House()
     house.stand("4g@0,1g@6")
     house.run()
-    house.slots[1]["groups"] = [GroupTelemetry(group_instances=3, group_cap=8, group_yields=1)]
+    house.slots[1]["groups"] = [group(3, 1)]
     house.slots[1]["change"] = SlotChange(7, ChangeState.SERVES)
     house.run()
     assert house.seats() == [[(BIG, 1)], [(SMALLER, 3)]]
@@ -370,7 +376,7 @@ def test_an_operators_number_of_instances_stays(obeys):
     house.stand("4g@0")
     house.run()
     assert house.seats()[1] == [(BIG if obeys else "", 1)]
-    house.slots[1]["groups"] = [GroupTelemetry(group_instances=3, group_cap=8, group_yields=1)]
+    house.slots[1]["groups"] = [group(3, 1)]
     house.stand("none")
     house.run(20, seconds=60)
     assert house.seats()[1] == [("", 3)]
@@ -450,10 +456,43 @@ def test_a_gpu_that_is_not_whole_has_no_room_for_who_comes():
     assert house.seats() == [[("", 1)]]
     house.slots[2] = house.model("bulk", 1)
     other = gpu_of("7g", uuid_="GPU-1")
-    house.slots[2]["groups"] = [GroupTelemetry(group_instances=1, group_device=ALL)]
+    house.slots[2]["groups"] = [group(1, 0, group_device=ALL)]
     house.stand("4g@0", gpus=(gpu_of("4g@0"), other))
     house.run()
     assert house.seats()[0] == [(BIG, 1)], "what is wanted there fits, as far as is known"
+
+
+def test_memory_of_a_neighbour_is_not_taken_for_its_own_while_a_worker_starts_again():
+    house = House()
+    del house.slots[1]
+    house.slots[2] = house.model("bulk", 0)
+    house.stand("1g@6")
+    house.run()
+    assert house.seats() == [[(SMALLER, 1)]] * 2
+    house.stand("1g@6", {SMALLER: [4]})
+    house.run()
+    assert [house.control.bytes_of(slot) for slot in (0, 2)] == [0, 0]
+    house.slots[2] = house.model("other", 0, auto=0)
+    house.slots[2]["groups"] = [group(1, 0, group_device=SMALLER)]
+    house.run()
+    assert house.control.bytes_of(0) == 0, "also beside one that is not seated here"
+    del house.slots[2]
+    house.run()
+    assert house.control.bytes_of(0) == 4 * GIB, "now it is alone there"
+
+
+def test_memory_of_a_stranger_is_not_taken_for_its_own_while_a_worker_starts_again():
+    house = House()
+    del house.slots[1]
+    house.stand("7g")
+    house.run()
+    house.slots[0]["groups"] = [group(1, 0, group_ready=0, group_device=ALL)]
+    house.stand("7g", {ALL: [30]})
+    house.run()
+    assert house.control.bytes_of(0) == 0
+    house.slots[0]["groups"] = [group(1, 0, group_device=ALL)]
+    house.run()
+    assert house.control.bytes_of(0) == 30 * GIB
 
 
 @pytest.mark.parametrize(
