@@ -43,6 +43,66 @@ def pause_ns(failures: int) -> int:
     return min(LAST_PAUSE_NS, FIRST_PAUSE_NS << min(failures, 10))
 
 
+@dataclass
+class MemoryNeed:
+    """Memory that one instance of a model takes on a device: as it was seen, else as it is guessed.
+
+    Why an instance did not come to a device nobody says. Want of memory is the usual reason, so one
+    of which nothing was seen is planned with more than was there: next it is tried on a larger
+    slice, at last it stays on the host. Then it begins anew on the smallest, after ever longer
+    pauses, for the reason may have been another one, and gone. The guess costs room, but only until
+    the instance has been seen.
+    """
+
+    seen_bytes: int = 0
+    """The most that one was seen to take."""
+    lacked_bytes: int = 0
+    """With so much one did not come, as far as nothing was seen."""
+    planned_bytes: int = 0
+    """What one is planned to take."""
+    rounds: int = 0
+    """How often not even the largest device was enough."""
+    not_before_ns: int = 0
+    """Then the next round begins; 0: this one is not over."""
+
+    def look(self, used_bytes: int, room_bytes: int) -> None:
+        """``used_bytes``: what an instance takes on its device of ``room_bytes``; 0: not known.
+
+        What it took where there was more room than that was not all needed, for it runs here.
+        """
+        if used_bytes:
+            before = self.seen_bytes if self.seen_bytes <= room_bytes else 0
+            self.seen_bytes = max(before, used_bytes)
+
+    def lacked(self, room_bytes: int) -> None:
+        """It was to come to a device with so much for each instance, and did not."""
+        self.lacked_bytes = max(self.lacked_bytes, room_bytes)
+
+    def begin_anew(self) -> None:
+        """What was tried says nothing any more."""
+        self.lacked_bytes = self.rounds = self.not_before_ns = 0
+
+    def plan(self, largest_bytes: int, now_ns: int) -> int:
+        """Need what was seen, but no more than the largest device has: else it would get none.
+
+        ``largest_bytes``: 0: more room may come.
+        """
+        if largest_bytes and self.lacked_bytes >= largest_bytes:
+            self._wait(now_ns)
+        if self.seen_bytes:
+            self.planned_bytes = min(self.seen_bytes, largest_bytes or self.seen_bytes)
+        else:
+            self.planned_bytes = self.lacked_bytes + 1 if self.lacked_bytes else 0
+        return self.planned_bytes
+
+    def _wait(self, now_ns: int) -> None:
+        if not self.not_before_ns:
+            self.not_before_ns = now_ns + pause_ns(self.rounds)
+            self.rounds += 1
+        elif now_ns >= self.not_before_ns:
+            self.lacked_bytes = self.not_before_ns = 0
+
+
 class Place(Protocol):
     """A slice of a GPU."""
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import plain
 from shunter.allocator.devices.instances import GpuRecord, parts_of, used_by
-from shunter.allocator.devices.slices import offered
+from shunter.allocator.devices.slices import ComputeSlice, offered
 from shunter.allocator.devices.standing import Standing, texts_for
 from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
 from shunter.plugins.control.observed import Observed, Seated, Wanted
@@ -53,8 +53,8 @@ class MigControl:
         self._models: dict[int, Seated] = {}
         self._policy, self._looked_ns = LayoutPolicy(), 0
         self._told: set[str] = set()
-        self._there: frozenset[str] | None = None
-        """Instances of GPUs, of whoever they are."""
+        self._open: frozenset[str] | None = None
+        """Instances of GPUs where work may be."""
         self._changed = threading.Condition()
         self._rounds = 0
         self._occupied: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class MigControl:
             self._keeper.start()
         self._settings = settings
         self._told.clear()
-        self._there = None
+        self._open = None
 
     @property
     def standing(self) -> Standing | None:
@@ -86,7 +86,7 @@ class MigControl:
     def bytes_of(self, slot: int) -> int:
         """Memory that one instance of a model is planned to take on its device."""
         model = self._models.get(slot)
-        return model.bytes_needed if model else 0
+        return model.memory.planned_bytes if model else 0
 
     def free_bytes(self) -> float:
         """Memory of all instances of GPUs that nobody uses."""
@@ -132,18 +132,21 @@ class MigControl:
         there = {slot: seen.name for slot, seen in ours.items()}
         self._models = {s: each for s, each in self._models.items() if there.get(s) == each.name}
         self._keeper.want(self._layouts(standing, ours, now_ns))
-        devices = frozenset(part.uuid for part in parts_of(standing.gpus))
-        if devices != self._there:
-            self._there = devices
-            for model in self._models.values():
-                model.may_try_again()
         visits = Counter(n for slot, seen in slots.items() for n in set(self._names(slot, seen)))
-        targets = self._targets(standing, ours, instances, visits)
+        taken = {name for seen in ours.values() for name in seen.devices}
+        places = offered(standing.gpus, standing.closing, standing.whole, taken)
+        rooms = {each.name: each.memory_bytes for each in places}
+        if rooms.keys() != self._open:
+            self._open = frozenset(rooms)
+            for model in self._models.values():
+                model.begin_anew()
+        self._look(standing, ours, visits)
+        targets = self._targets(standing, places, ours, instances, now_ns)
         for slot, seen in ours.items():
             model = self._models[slot]
             if not standing.gpus and not standing.closing.intersection(seen.devices):
                 continue  # the keeper has not looked yet which instances there are
-            if not model.is_under_way(seen, now_ns):
+            if not model.is_under_way(seen, now_ns, rooms):
                 count = instances.get(slot) or model.instances
                 model.move(seen, targets[slot], count, requests.get(slot, 0), now_ns)
         with self._changed:
@@ -170,29 +173,35 @@ class MigControl:
         coming = [name for name, _ in model.coming if name] if model else []
         return [*seen.devices, *(coming if model and model.may_come(seen) else ())]
 
+    def _look(
+        self, standing: Standing, ours: Mapping[int, Observed], visits: Mapping[str, int]
+    ) -> None:
+        """Learn of every model. ``visits``: models on each device, and on the way there."""
+        for slot, seen in ours.items():
+            model = self._models.setdefault(slot, Seated(seen.name))
+            model.count(seen)
+            # The driver does not tell whose memory it is: not a neighbour's, while a worker loads.
+            if seen.is_loaded and all(visits[name] == 1 for name in seen.devices[:1]):
+                model.memory.look(*used_by(standing.gpus, seen.devices))
+
     def _targets(
         self,
         standing: Standing,
+        places: Sequence[ComputeSlice],
         ours: Mapping[int, Observed],
         instances: Mapping[int, int],
-        visits: Mapping[str, int],
+        now_ns: int,
     ) -> dict[int, tuple[str, ...]]:
-        """Devices of every model's instances. ``visits``: models of each, and on the way there."""
-        taken = {name for seen in ours.values() for name in seen.devices}
-        places = offered(standing.gpus, standing.closing, standing.whole, taken)
+        """Devices of every model's instances, of ``places``."""
         shut = {each.name for each in places if each.device not in standing.whole}
         stay = bool(standing.changing)
         room = (each.memory_bytes for each in places if each.name not in shut)
         largest = 0 if stay else max(room, default=0)
         guests = {}
         for slot, seen in ours.items():
-            model = self._models.setdefault(slot, Seated(seen.name))
-            model.count(seen)
-            # The driver does not tell whose memory it is: not a neighbour's, while a worker loads.
-            if seen.is_loaded and all(visits[name] == 1 for name in seen.devices[:1]):
-                model.look(*used_by(standing.gpus, seen.devices))
-            model.plan(largest)
-            count, needed = instances.get(slot) or model.instances, model.bytes_needed
+            model = self._models[slot]
+            needed = model.memory.plan(largest, now_ns)
+            count = instances.get(slot) or model.instances
             guests[slot] = Guest(seen.name, not seen.yields, count, needed, seen.devices)
         found = seats(list(guests.values()), places, stay=stay, shut=shut)
         return {slot: found[guest.name] for slot, guest in guests.items()}

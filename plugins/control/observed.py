@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from shunter.allocator.placement.device_seats import pause_ns
+from shunter.allocator.placement.device_seats import MemoryNeed, pause_ns
 from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.profile import Profile
 from shunter.batching.page.layout import ChangeState
@@ -145,10 +145,8 @@ class Seated:
     """Of the last configuration that was not wanted here: where there is less room it has fewer."""
     came: Sequence[tuple[str, int]] = ()
     """What became of what was wanted last, by device as :attr:`coming`."""
-    bytes_seen: int = 0
-    """The most memory that one of its instances was seen to take on a device."""
-    bytes_needed: int = 0
-    """What one is planned to take there."""
+    memory: MemoryNeed = field(default_factory=MemoryNeed)
+    """Of one of its instances on a device."""
 
     @property
     def coming(self) -> list[tuple[str, int]]:
@@ -169,22 +167,6 @@ class Seated:
         if present and (others or (is_over and present not in (self.came, self.coming))):
             self.instances = max(1, sum(count for _, count in present))
 
-    def look(self, used_bytes: int, room_bytes: int) -> None:
-        """``used_bytes``: what an instance takes on its device of ``room_bytes``; 0: not known.
-
-        What it took where there was more room than that was not all needed, for it runs here.
-        """
-        if used_bytes:
-            before = self.bytes_seen if self.bytes_seen <= room_bytes else 0
-            self.bytes_seen = max(before, used_bytes)
-
-    def plan(self, largest_bytes: int) -> None:
-        """Need what was seen, but no more than the largest device has: else it would get none.
-
-        0: more room may come.
-        """
-        self.bytes_needed = min(self.bytes_seen, largest_bytes or self.bytes_seen)
-
     def may_come(self, seen: Observed) -> bool:
         """Whether what was wanted may still come to be."""
         if self.wanted is None:
@@ -192,8 +174,11 @@ class Seated:
         is_next = seen.change.change_request < self.wanted.request
         return is_next or seen.change.change_state == ChangeState.UNDER_WAY
 
-    def is_under_way(self, seen: Observed, now_ns: int) -> bool:
-        """Whether a change is not over yet; one that failed is not tried again at once."""
+    def is_under_way(self, seen: Observed, now_ns: int, rooms: Mapping[str, int]) -> bool:
+        """Whether a change is not over yet; one that failed is not tried again at once.
+
+        ``rooms``: memory of the devices that are open.
+        """
         if seen.change.change_state == ChangeState.UNDER_WAY:
             return True  # perhaps one that an earlier controller wanted
         if self.wanted is None:
@@ -204,6 +189,9 @@ class Seated:
         if self.asked_ns and (undone or seen.by_device != self.coming):
             is_ours = seen.change.change_request == self.wanted.request
             self._fail(seen, now_ns, for_good=is_ours and not undone)
+            if undone and rooms.keys().isdisjoint(seen.devices):
+                tried = [rooms[name] // count for name, count in self.coming if name in rooms]
+                self.memory.lacked(min(tried, default=0))
         if self.asked_ns:
             self.came = seen.by_device
         self.asked_ns = 0
@@ -223,12 +211,17 @@ class Seated:
             seen.identity.last_change or "no reason is known",
             "when there are other instances of GPUs, or settings"
             if for_good
-            else f"in {pause // 10**9} s",
+            else f"in {pause // 10**9} s, or where there is more memory",
         )
 
     def may_try_again(self) -> None:
         """Things have changed: want again what failed."""
         self.failures = self.not_before_ns = 0
+
+    def begin_anew(self) -> None:
+        """Other devices, or settings: what was tried before says nothing."""
+        self.may_try_again()
+        self.memory.begin_anew()
 
     def move(
         self, seen: Observed, names: Sequence[str], instances: int, request: int, now_ns: int

@@ -5,7 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from shunter.allocator.placement.device_seats import Device, Guest, LayoutPolicy, seats
+from shunter.allocator.placement.device_seats import (
+    Device,
+    Guest,
+    LayoutPolicy,
+    MemoryNeed,
+    seats,
+)
 
 GIB = 1 << 30
 SIZES = {
@@ -134,3 +140,26 @@ def test_what_could_not_be_made_stays_wanted_while_something_else_is_waited_for(
 def test_a_gpu_that_is_parted_otherwise_than_in_the_paper_is_left_alone():
     device = Device("g", ("2g",), {"1g": 1, "2g": 2, "4g": 4})
     assert LayoutPolicy(wait=0).after([device], 1, GIB).wanted == {}
+
+
+@pytest.mark.parametrize(
+    ("looks", "seen"),
+    [
+        ([(5, 40), (3, 40)], 5),
+        ([(5, 40), (0, 0)], 5),
+        ([(15, 20), (9, 20), (16, 20)], 16),
+        ([(30, 40), (6, 20)], 6),
+        ([(30, 40), (0, 20)], 30),
+        ([(30, 40), (6, 20), (30, 40), (0, 0)], 30),
+    ],
+)
+def test_what_an_instance_takes_is_the_most_that_was_seen_where_there_is_no_more_room(looks, seen):
+    memory = MemoryNeed()
+    for used, room in looks:
+        memory.look(used, room)
+    assert memory.seen_bytes == seen
+
+
+@pytest.mark.parametrize(("seen", "largest", "needed"), [(30, 20, 20), (6, 20, 6), (30, 0, 30)])
+def test_what_an_instance_needs_is_no_more_than_the_largest_device_has(seen, largest, needed):
+    assert MemoryNeed(seen_bytes=seen).plan(largest, 0) == needed

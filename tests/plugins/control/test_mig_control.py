@@ -13,7 +13,7 @@ from shunter.allocator.devices.standing import Standing
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.plugins.control.mig_control import MigControl
-from shunter.plugins.control.observed import Observed, Seated
+from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.settings import MigSettings
 
 PROFILES = MODELS["a100-40gb"].profiles
@@ -66,6 +66,9 @@ def group(instances, yields, **values):
     return GroupTelemetry(**known | {"group_yields": yields} | values)
 
 
+PLACES = [(place, each.memory_mb) for each in PROFILES for place in each.placements()]
+
+
 class House:
     """A server that does at once what is wanted, and GPUs that a test changes."""
 
@@ -73,7 +76,8 @@ class House:
         self.keeper = SimpleNamespace(standing=Standing(), wanted=(), started=0)
         self.keeper.start = self.start
         self.keeper.want = lambda texts: setattr(self.keeper, "wanted", tuple(texts))
-        self.now, self.obeys = 0, True
+        self.now, self.obeys, self.needs_gib = 0, True, 0
+        self.undone = []
         self.slots = {0: self.model("strict", 0), 1: self.model("bulk", 1)}
         self.settings = MigSettings(models=("strict", "bulk"), **settings)
         self.begin()
@@ -120,7 +124,10 @@ class House:
     def obey(self, wanted, state):
         if not wanted or wanted.request == state["change"].change_request:
             return
-        if not self.obeys:
+        sizes = {"": 1 << 62} | {uuid(each): size_mb << 20 for each, size_mb in PLACES}
+        room = min(sizes[each.device] for each in wanted.slices)
+        if not self.obeys or room < self.needs_gib * GIB:
+            self.undone.append([each.device for each in wanted.slices])
             state["change"] = SlotChange(wanted.request, ChangeState.UNDONE)
             return
         state["change"] = SlotChange(wanted.request, ChangeState.SERVES)
@@ -495,26 +502,50 @@ def test_memory_of_a_stranger_is_not_taken_for_its_own_while_a_worker_starts_aga
     assert house.control.bytes_of(0) == 30 * GIB
 
 
-@pytest.mark.parametrize(
-    ("looks", "seen"),
-    [
-        ([(5, 40), (3, 40)], 5),
-        ([(5, 40), (0, 0)], 5),
-        ([(15, 20), (9, 20), (16, 20)], 16),
-        ([(30, 40), (6, 20)], 6),
-        ([(30, 40), (0, 20)], 30),
-        ([(30, 40), (6, 20), (30, 40), (0, 0)], 30),
-    ],
-)
-def test_what_an_instance_takes_is_the_most_that_was_seen_where_there_is_no_more_room(looks, seen):
-    model = Seated()
-    for used, room in looks:
-        model.look(used, room)
-    assert model.bytes_seen == seen
+def only_bulk(text, needs_gib):
+    house = House()
+    del house.slots[0]
+    house.needs_gib = needs_gib
+    house.stand(text)
+    return house
 
 
-@pytest.mark.parametrize(("seen", "largest", "needed"), [(30, 20, 20), (6, 20, 6), (30, 0, 30)])
-def test_what_an_instance_needs_is_no_more_than_the_largest_device_has(seen, largest, needed):
-    model = Seated(bytes_seen=seen)
-    model.plan(largest)
-    assert model.bytes_needed == needed
+def test_a_model_of_unknown_memory_that_does_not_come_to_a_slice_is_tried_on_a_larger_one():
+    house = only_bulk("4g@0,2g@4,1g@6", needs_gib=8)
+    house.run(50, seconds=60)
+    assert (house.seats(), house.undone) == ([[(SMALL, 1)]], [[SMALLER]])
+    house.stand("4g@0,2g@4,1g@6", {SMALL: [3]})
+    house.needs_gib = 3
+    house.run()
+    assert house.seats() == [[(SMALLER, 1)]], "it was another reason: so much it takes"
+
+
+def test_what_comes_to_no_slice_stays_on_the_host_and_is_tried_anew_ever_more_rarely():
+    house = only_bulk("4g@0,2g@4,1g@6", needs_gib=30)
+    house.run(12)
+    assert house.seats() == [[("", 1)]]
+    assert house.undone == [[SMALLER], [SMALL], [BIG]]
+    house.run(100, seconds=60)
+    assert 20 <= len(house.undone) <= 60
+    house.needs_gib = 0
+    house.run(15, seconds=60)
+    assert house.seats() == [[(SMALLER, 1)]]
+
+
+def test_who_is_on_a_slice_does_not_leave_it_for_what_another_one_lacks():
+    house = only_bulk("4g@0", needs_gib=8)
+    house.run()
+    house.stand("4g@0,1g@6")
+    house.run(100, seconds=60)
+    assert house.seats() == [[(BIG, 1)]]
+    assert house.control.bytes_of(1) == 0
+    assert 10 <= len(house.undone) <= 20 and all(each == [SMALLER] for each in house.undone)
+
+
+def test_who_must_leave_is_tried_on_all_that_is_open_then_on_the_host():
+    house = only_bulk("4g@0,1g@6", needs_gib=0)
+    house.run()
+    house.stand("4g@0,2g@4,1g@6", closing=frozenset([SMALLER]), changing=1)
+    house.needs_gib = 30
+    house.run(10)
+    assert (house.seats(), house.undone) == ([[("", 1)]], [[SMALL], [BIG]])
