@@ -31,6 +31,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import load
@@ -43,7 +44,7 @@ from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.planning.configuration import format_configuration
 from shunter.allocator.planning.optimizer import minimise_latency
 from shunter.allocator.planning.profile_table import latency_table
-from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.control_page import ControlPage, UnstableError
 from shunter.batching.page.processes import is_alive
 from shunter.handlers.sample import Sample
 from shunter.plugins.hosts import runtime_of
@@ -99,8 +100,9 @@ def change(side: Side, to: str) -> Row:
         side.configure(name, configuration=to, cores="auto", restart="true")
         # Looked at on the page, which costs the server nothing.
         while time.monotonic() < found["asked"] + LONGEST_CHANGE_S:
-            if "serves" not in found and page.read_identity(slot).generation > generation:
-                found["serves"] = time.monotonic()
+            with suppress(UnstableError):  # the server is writing it, and waits for a CPU
+                if "serves" not in found and page.read_identity(slot).generation > generation:
+                    found["serves"] = time.monotonic()
             if "serves" in found and not any(map(is_alive, old)):
                 return {**found, "ended": time.monotonic()}
             time.sleep(0.05)
