@@ -25,6 +25,15 @@ EARLY = "early"
 """What it says in a process that has a small share, by :func:`begin_early`."""
 
 
+def usual_patience_s(startup_s: float) -> float:
+    """Of a load that may take so long: half of that is left when it is an ordinary one.
+
+    >>> [usual_patience_s(startup_s) for startup_s in (float("inf"), 120, 60, 0)]
+    [15.0, 15.0, 7.5, 0.0]
+    """
+    return min(PATIENCE_S, startup_s / (2 * LONGEST))
+
+
 class _Behind:
     """A load behind the others: it takes what nobody wants, then a small share, then its own."""
 

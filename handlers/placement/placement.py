@@ -22,7 +22,8 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
     ``1``: until the model is loaded, disturb those who serve as little as possible.
 ``SHUNTER_PATIENCE_S``
     After so many seconds behind everyone else, by ``SHUNTER_GENTLE`` or ``SHUNTER_SCHED``, a load
-    takes a small share, after four times as many it becomes an ordinary one until it is done (15).
+    takes a small share, after four times as many it becomes an ordinary one until it is done: 15,
+    but no more than an eighth of ``SHUNTER_STARTUP_TIMEOUT_S``, which is all that it may take.
 
 An absent or empty variable leaves that part as it is. A place is taken before torch is imported,
 because OpenMP and MKL read their variables once and start threads that inherit the affinity and
@@ -32,6 +33,7 @@ which needs no help.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, MutableMapping
@@ -41,16 +43,7 @@ from pathlib import Path
 from shunter.allocator.cpus.claims import CoreClaims, claims_path
 from shunter.allocator.cpus.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
 from shunter.allocator.cpus.discovery import read_topology
-from shunter.handlers.placement.gentle import (
-    EARLY,
-    GENTLE_VARIABLE,
-    PATIENCE_S,
-    begin,
-    begin_idle,
-    can_return_from_idle,
-    end_early,
-    move_threads,
-)
+from shunter.handlers.placement import gentle as loading
 
 CORES_VARIABLE = "SHUNTER_CORES"
 THREADS_VARIABLE = "SHUNTER_THREADS"
@@ -59,7 +52,7 @@ PREEMPTIBLE_VARIABLE = "SHUNTER_PREEMPTIBLE"
 """``1``: the server wants it to give way; then idle scheduling is a wish, not a condition."""
 CGROUP_VARIABLE = "SHUNTER_IDLE_CGROUP"
 SHARE_VARIABLE = "SHUNTER_SHARE_WITH"
-PATIENCE_VARIABLE = "SHUNTER_PATIENCE_S"
+PATIENCE_VARIABLE, STARTUP_VARIABLE = "SHUNTER_PATIENCE_S", "SHUNTER_STARTUP_TIMEOUT_S"
 AUTO = "auto"
 
 # Every numeric library of a worker must agree, or one of them starts a thread per core.
@@ -102,7 +95,7 @@ class Placement:
     """Pids of the workers it replaces."""
     gentle: bool = False
     """Whether it loads its model behind everyone else."""
-    patience_s: float = PATIENCE_S
+    patience_s: float = loading.PATIENCE_S
     """How long it does so at most."""
 
 
@@ -122,8 +115,8 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
         threads=_read_threads(threads),
         scheduling=scheduling or None,
         share_with=_read_pids(environ.get(SHARE_VARIABLE)),
-        gentle=environ.get(GENTLE_VARIABLE) in ("1", EARLY),
-        patience_s=_read_seconds(environ.get(PATIENCE_VARIABLE)),
+        gentle=environ.get(loading.GENTLE_VARIABLE) in ("1", loading.EARLY),
+        patience_s=_read_patience(environ),
     )
     if choose and placement.threads is None:
         raise PlacementError(f"{CORES_VARIABLE}={AUTO} needs {THREADS_VARIABLE}")
@@ -148,12 +141,16 @@ def _read_threads(text: str | None) -> int | None:
     return int(text)
 
 
-def _read_seconds(text: str | None) -> float:
-    if not text:
-        return PATIENCE_S
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text, re.ASCII):
-        raise PlacementError(f"{PATIENCE_VARIABLE}={text!r}: must be a number of seconds")
-    return float(text)
+def _read_patience(environ: Mapping[str, str]) -> float:
+    usual = loading.usual_patience_s(_read_seconds(environ, STARTUP_VARIABLE, math.inf))
+    return _read_seconds(environ, PATIENCE_VARIABLE, usual)
+
+
+def _read_seconds(environ: Mapping[str, str], name: str, usual: float) -> float:
+    text = environ.get(name)
+    if text and not re.fullmatch(r"\d{1,10}(\.\d{1,3})?", text, re.ASCII):
+        raise PlacementError(f"{name}={text!r}: must be a number of seconds")
+    return float(text) if text else usual
 
 
 def _read_pids(text: str | None) -> tuple[int, ...]:
@@ -182,20 +179,22 @@ class Place:
         if cores is not None:
             near &= _same_node(cores)
             _pin(cores)
-        end_early(environ)
+        loading.end_early(environ)
         if placement.scheduling == "idle":
             # By default they spin for milliseconds, on cores that other best effort could use.
             if not environ.get("OMP_WAIT_POLICY"):
                 environ.setdefault(SPIN_VARIABLE, SPINS)
             must = environ.get(PREEMPTIBLE_VARIABLE) != "1"
-            self._end_gentle = begin_idle(lambda: _yield_to_others(must=must), placement.patience_s)
+            self._end_gentle = loading.begin_idle(
+                lambda: _yield_to_others(must=must), placement.patience_s
+            )
             if group := environ.get(CGROUP_VARIABLE):
                 _join(Path(group))
-        elif placement.gentle and can_return_from_idle():
+        elif placement.gentle and loading.can_return_from_idle():
             mine = os.sched_getaffinity(0)
             # A library that binds its threads does so to the CPUs that it finds at its start.
             binds = any(environ.get(name) for name in BINDING_VARIABLES)
-            self._end_gentle = begin(mine, mine if binds else near, placement.patience_s)
+            self._end_gentle = loading.begin(mine, mine if binds else near, placement.patience_s)
 
     def settle(self) -> None:
         """The model is loaded: take the whole place, at the usual priority or at that of idle."""
@@ -214,7 +213,7 @@ class Place:
             print(f"Model worker {what}: {why}", flush=True)
         elif self._placement.choose:
             # They can be had only now: who had them was ending, or somebody was choosing for long.
-            move_threads(os.sched_getaffinity(0), cores)
+            loading.move_threads(os.sched_getaffinity(0), cores)
 
     def _keep(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
         """The CPUs that were given; workers that choose theirs shall know."""

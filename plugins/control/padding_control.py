@@ -65,10 +65,8 @@ class PaddingControl:
         self._written: dict[int, int] = {}
         self._batches: dict[int, int] = {}
         self._service: dict[int, tuple[list[int], list[int]]] = {}
-        self._begun: dict[Pair, Start] = {}
-        """How the pairs began that are watched."""
-        self._took_back: dict[Pair, bool] = {}
-        """Of these, whether best effort gave cores back when they began."""
+        self._begun: dict[Pair, tuple[Start, bool]] = {}
+        """How the pairs began that are watched; whether best effort gave cores back then."""
 
     def do_work(
         self,
@@ -137,7 +135,6 @@ class PaddingControl:
         """Tell the judge what the pairs did, and of new ones."""
         self._judge.forget(set(self._judge.pairs) - pairs)
         self._begun = {pair: how for pair, how in self._begun.items() if pair in self._judge}
-        self._took_back = {p: how for p, how in self._took_back.items() if p in self._judge}
         served = {strict: self._served(strict) for strict in {strict for strict, _ in pairs}}
         works = {slot: self._works(slot, slots[slot]) for slot in {slot for _, slot in pairs}}
         seen = {}
@@ -184,19 +181,18 @@ class PaddingControl:
         A runner that begins or ends does not look as if it gave cores back. No pair begins anew
         for that: one that was measured to do harm would be tried as often as one that was not.
         """
-        begun = self._begun.get(pair)
+        begun, took_back = self._begun.get(pair, (None, False))
         if begun is Start.TOGETHER:
             return
-        takes_back = self._took_back.get(pair) or self._takes_back(best_effort)
+        takes_back = took_back or self._takes_back(best_effort)
         found = self._start(strict, best_effort, takes_back)
         if found is begun:
             return
         self._judge.forget([pair])
         self._begun.pop(pair, None)
-        self._took_back.pop(pair, None)
         if found is not Start.APART:
             self._judge.begin(pair, found is Start.TOGETHER, now_ns)
-            self._begun[pair], self._took_back[pair] = found, takes_back
+            self._begun[pair] = found, takes_back
 
     def _takes_back(self, best_effort: PaddingSlot) -> bool:
         lines = best_effort.runners

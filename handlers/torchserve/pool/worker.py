@@ -31,7 +31,7 @@ are moved in the GPU's page table, and not their content."""
 _OF_A_SEAT = (
     *("SHUNTER_CORES", "SHUNTER_THREADS", "SHUNTER_SCHED", "SHUNTER_IDLE_CGROUP"),
     *("SHUNTER_SHARE_WITH", "SHUNTER_GENTLE", "SHUNTER_PREEMPTIBLE", "SHUNTER_SLOT"),
-    *("SHUNTER_SLICES", "SHUNTER_FRONT_END", "SHUNTER_CLASS"),
+    *("SHUNTER_SLICES", "SHUNTER_FRONT_END", "SHUNTER_CLASS", "SHUNTER_STARTUP_TIMEOUT_S"),
 )
 """Of the one that has started this process; others have others."""
 

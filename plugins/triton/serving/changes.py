@@ -94,10 +94,12 @@ class Changes:
         usual = told_of(usual_policy(served), 0, Claims.UNKNOWN, _NO_KEY, guarded=self.guarded)
         self._reception.policies[served.key] = served.policy or usual
         self._reception.capacities[served.key] = archive_keys.capacity_of(served.model)
+        load_s = archive_keys.load_s(served.model)
         variables = {
             **variables_of(served),
             "SHUNTER_FRONT_END": str(self._reception.path),
             "SHUNTER_RUNTIME": str(self._page_folder),
+            "SHUNTER_STARTUP_TIMEOUT_S": str(int(load_s)),
         }
         found = Generation(served.model, configuration, cores, variables, self._runtime)
         found.refusals = self._reception.refusals
@@ -105,7 +107,7 @@ class Changes:
             # Models with one worker each are spread, too.
             first = served.slot.index if served.slot is not None else 0
             found.pool = lambda number: self.pools.variables(first + number)
-        found.load_s = archive_keys.load_s(served.model)
+        found.load_s = load_s
         more = {"SHUNTER_GENTLE": "1"} if gentle else {}
         if served.workers is not None and (replaced := served.workers.pids):
             more["SHUNTER_SHARE_WITH"] = ",".join(map(str, replaced))

@@ -249,12 +249,18 @@ def test_why_a_gpu_does_not_answer_is_told_once_and_stands_there_until_it_does(t
     assert caplog.text.count("GPU is lost") == 1
 
 
-def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
+def left_half_done(house):
+    """By an earlier process: a GPU that was to get another layout."""
     house.work("4g,3g")
     gpu = house.there[0]
     before, wanted = parse("4g,3g", gpu.profiles), parse("7g", gpu.profiles)
     Journal(house.machine.folder, gpu.uuid).write(Record(Phase.FORWARD, before, wanted))
     house.begin()
+    return gpu
+
+
+def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
+    left_half_done(house)
     house.machine.faults(Fault("nvmlDeviceCreateGpuInstanceWithPlacement", times=-1))
     standing = house.work()
     assert len(house.left) == 1
@@ -263,11 +269,7 @@ def test_nothing_is_being_changed_on_a_gpu_that_could_not_be_mended(house):
 
 def test_nothing_is_being_changed_once_it_is_seen_what_there_is(house):
     """Also when that could not be seen at once after a change that an earlier process began."""
-    house.work("4g,3g")
-    gpu = house.there[0]
-    before, wanted = parse("4g,3g", gpu.profiles), parse("7g", gpu.profiles)
-    Journal(house.machine.folder, gpu.uuid).write(Record(Phase.FORWARD, before, wanted))
-    house.begin()
+    gpu = left_half_done(house)
     settled, seen = house.keeper.settled, []
 
     def settled_and_unanswered():

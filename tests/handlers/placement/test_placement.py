@@ -41,6 +41,15 @@ def test_a_placement_is_read_from_the_environment():
 
 
 @pytest.mark.parametrize(
+    ("startup", "given", "patience_s"),
+    [("120", "", 15), ("2147483647", "", 15), ("60", "", 7.5), ("0", "", 0), ("8", "20", 20)],
+)
+def test_a_load_is_an_ordinary_one_long_before_its_time_is_over(startup, given, patience_s):
+    environ = {"SHUNTER_STARTUP_TIMEOUT_S": startup, "SHUNTER_PATIENCE_S": given}
+    assert read_placement(environ).patience_s == patience_s
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("SHUNTER_CORES", "x"),
@@ -57,6 +66,7 @@ def test_a_placement_is_read_from_the_environment():
         ("SHUNTER_PATIENCE_S", "1e3"),
         ("SHUNTER_PATIENCE_S", "nan"),
         ("SHUNTER_PATIENCE_S", "٣"),
+        ("SHUNTER_STARTUP_TIMEOUT_S", "-1"),
         ("SHUNTER_SHARE_WITH", "1,,2"),
         ("SHUNTER_SHARE_WITH", "1;2"),
         ("SHUNTER_SHARE_WITH", "-1"),
@@ -334,7 +344,7 @@ def test_under_a_quota_nobody_is_pinned(monkeypatch, capsys, tmp_path):
 
 
 GENTLY = """
-placement.can_return_from_idle = lambda: PERMITTED
+placement.loading.can_return_from_idle = lambda: PERMITTED
 place = take()
 say()
 place.settle()

@@ -113,11 +113,6 @@ final class GenerationChange {
     }
 
     private void undo(final Throwable e) {
-        if (pool.current() == started) { // too late: nobody else serves
-            LOGGER.error("{}: what follows generation {} failed", pool, started.id, e);
-            done.complete(null);
-            return;
-        }
         started.workers().forEach(Worker::end);
         final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
         synchronized (pool) {

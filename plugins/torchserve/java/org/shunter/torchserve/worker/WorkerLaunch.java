@@ -32,9 +32,6 @@ public record WorkerLaunch(
 
     private static final String DEVICES = "CUDA_VISIBLE_DEVICES";
 
-    /** How long a load steps back at most; {@code handlers/placement/gentle.py}. */
-    private static final int MOST_PATIENCE_S = 15;
-
     /** Where the network front end listens for its workers; {@code batching/queue/attach.py}. */
     private static final String NETWORK = "nic.sock";
 
@@ -108,11 +105,6 @@ public record WorkerLaunch(
         return ms > TimeUnit.DAYS.toMillis(1) ? 0 : Math.max(0, TimeUnit.MILLISECONDS.toNanos(ms));
     }
 
-    /** It is an ordinary load after four times as long, and half of its time must be left then. */
-    private static int patienceS(final Model model) {
-        return Math.max(0, Math.min(MOST_PATIENCE_S, model.getStartupTimeout() / 8));
-    }
-
     /** Whether a model's workers run our worker program. */
     public static boolean isOurs(final Host host, final Model model) {
         return host.pythonHasShunter() && !model.isUseVenv();
@@ -166,7 +158,7 @@ public record WorkerLaunch(
         if (neighbours.othersServe()) {
             variables.put("SHUNTER_GENTLE", "1");
         }
-        variables.putIfAbsent("SHUNTER_PATIENCE_S", Integer.toString(patienceS(model)));
+        variables.put("SHUNTER_STARTUP_TIMEOUT_S", String.valueOf(model.getStartupTimeout()));
         if (group.threads() > 0) {
             final String threads = String.valueOf(group.threads());
             variables.put("SHUNTER_THREADS", threads);

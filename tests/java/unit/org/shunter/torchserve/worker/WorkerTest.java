@@ -65,6 +65,22 @@ final class WorkerTest {
     }
 
     @Test
+    void aProcessIsToldHowLongItMayTakeToLoad() throws Exception {
+        final String tells = "echo $SHUNTER_STARTUP_TIMEOUT_S > told.new; mv told.new told";
+        try (TestHost test = new TestHost(NO_SHUNTER, tells, "exec sleep 600")) {
+            final FakeModel model = new FakeModel(test);
+            model.model().setStartupTimeout(40);
+            final Worker worker = model.worker();
+            worker.start();
+            final Path told = test.folder().resolve("told");
+            await("it has started", () -> Files.exists(told));
+            assertEquals("40", Files.readString(told).strip());
+            worker.end();
+            worker.ended.get(TestHost.LONGEST_S, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test
     void whoIsEndedBeforeItsProcessIsKnownEndsWithIt() throws Exception {
         try (TestHost test = new TestHost(NO_SHUNTER, "exec sleep 600")) {
             final FakeModel model =
