@@ -22,7 +22,7 @@ SMALL = 10
 """Niceness of a small share: beside an ordinary process a tenth of a CPU."""
 GENTLE_VARIABLE = "SHUNTER_GENTLE"
 EARLY = "early"
-"""What it says in a process that has a small share, by :func:`begin_early`."""
+"""What it says in a process that was started with a small share."""
 
 
 def usual_patience_s(startup_s: float) -> float:
@@ -71,18 +71,6 @@ class _Behind:
         if self._shares:
             _each_thread(_take_share)
         step()
-
-
-def begin_early(environ: MutableMapping[str, str]) -> None:
-    """Take a small share before anything is imported, where ``SHUNTER_GENTLE`` says so.
-
-    Not less yet: of a host that has nothing to spare the imports would get 0.3 %, with nobody
-    there to lose patience, and then locks would be taken that others wait for.
-    """
-    is_usual = os.getpriority(os.PRIO_PROCESS, 0) == 0  # else an operator has chosen a share
-    if environ.get(GENTLE_VARIABLE) == "1" and is_usual and can_return_from_idle():
-        os.setpriority(os.PRIO_PROCESS, 0, SMALL)
-        environ[GENTLE_VARIABLE] = EARLY
 
 
 def end_early(environ: MutableMapping[str, str]) -> None:

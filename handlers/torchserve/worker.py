@@ -14,7 +14,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from shunter.handlers.placement import gentle
 from shunter.handlers.placement.allocation import start_anew_if_wanted
 from shunter.handlers.placement.placement import Place, PlacementError, read_placement
 from shunter.handlers.pool.seat import take_if_wanted
@@ -74,7 +73,6 @@ def _forget_working_directory() -> None:
 
 if __name__ == "__main__":
     take_if_wanted(POOL, os.environ)
-    gentle.begin_early(os.environ)
     start_anew_if_wanted()
     _forget_working_directory()
     sys.exit(main())

@@ -21,6 +21,7 @@ from typing import Self
 
 from shunter.allocator.cpus.cpu_list import format_cpu_list
 from shunter.handlers.sample import Sample
+from shunter.plugins.gentle_start import starter
 from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve import isolation
 from shunter.plugins.torchserve.archives import UnpackedModel
@@ -86,10 +87,8 @@ class ModelWorker:
 
     def _launch(self, folder: Path) -> Path:
         """Start the process; return the path of its socket."""
-        model = self._model
-        metrics = folder / "metrics.yaml"
+        model, path, metrics = self._model, folder / "socket.0", folder / "metrics.yaml"
         metrics.write_text(METRICS, encoding="ascii")
-        path = folder / "socket.0"
         environment = {
             **os.environ,
             **model.environment,
@@ -104,7 +103,7 @@ class ModelWorker:
             ),
             **self._variables,
         }
-        command = [sys.executable, "-m", PROGRAM, "--sock-type", "unix"]
+        command = [*starter(environment), sys.executable, "-m", PROGRAM, "--sock-type", "unix"]
         command += ["--sock-name", str(path), "--metrics-config", str(metrics)]
         with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(

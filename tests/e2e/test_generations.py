@@ -5,6 +5,8 @@ import contextlib
 import psutil
 import pytest
 
+from shunter.plugins.gentle_start import starter
+
 pytestmark = pytest.mark.e2e
 
 
@@ -20,6 +22,10 @@ def test_a_new_configuration_takes_over_under_load(site, serve, load, pings, wai
         wait_until("load", lambda: len(clients.answers) > enough)
     new = model.pids()
     assert len(new) == 2 and not set(new) & set(old)
+    # Those that came beside others began with a small share, where they could, and have all now.
+    begin = "early" if starter({"SHUNTER_GENTLE": "1"}) else "1"
+    assert [psutil.Process(pid).environ()["SHUNTER_GENTLE"] for pid in new] == [begin] * 2
+    assert {psutil.Process(pid).nice() for pid in new} == {psutil.Process().nice()}
     wait_until("the old ones ended", lambda: not any(map(psutil.pid_exists, old)))
     assert {a["pid"] for a in clients.answers} == {*old, *new}
     assert {a["threads"] for a in clients.answers if a["pid"] in new} == {"1"}

@@ -214,14 +214,10 @@ assert shares(None, during) == [gentle.SMALL] * 2
 
 
 @needs_privilege
-def test_who_starts_beside_others_has_a_small_share_at_once_and_never_less():
+def test_who_was_started_with_a_small_share_has_the_whole_one_from_its_place_on():
     run("""
-gentle.begin_early({})
-assert shares(None) == [0]
-environ = {"SHUNTER_GENTLE": "1"}
-gentle.begin_early(environ)
-gentle.begin_early(environ)  # in the program that takes its place
-assert (policies(None), shares(None)) == ([os.SCHED_OTHER], [gentle.SMALL])
+os.setpriority(os.PRIO_PROCESS, 0, gentle.SMALL)
+environ = {"SHUNTER_GENTLE": "early"}
 place = Place(read_placement(environ), environ)
 timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
 assert {os.sched_getscheduler(each.native_id) for each in timers} == {os.SCHED_OTHER}
@@ -239,7 +235,6 @@ def test_who_starts_beside_others_keeps_the_share_that_an_operator_has_chosen():
     run("""
 os.setpriority(os.PRIO_PROCESS, 0, gentle.SMALL)
 environ = {"SHUNTER_GENTLE": "1"}
-gentle.begin_early(environ)
 Place(read_placement(environ), environ).settle()
 assert (policies(None), shares(None)) == ([os.SCHED_OTHER], [gentle.SMALL])
 """)

@@ -37,6 +37,7 @@ def test_a_placement_is_read_from_the_environment():
     environ = {"SHUNTER_CORES": "auto", "SHUNTER_THREADS": "8192", "SHUNTER_SHARE_WITH": "7,65"}
     expected = Placement(choose=True, threads=8192, share_with=(7, 65), gentle=True)
     assert read_placement({**environ, "SHUNTER_GENTLE": "1"}) == expected
+    assert read_placement({**environ, "SHUNTER_GENTLE": "early"}) == expected
     assert read_placement({"SHUNTER_PATIENCE_S": "2.5"}) == Placement(patience_s=2.5)
 
 

@@ -51,6 +51,7 @@ public final class Host {
             new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
     private final Events events = new Events(System.getenv(Events.VARIABLE));
     private final boolean pythonHasShunter;
+    private final List<String> gentleStart;
     private PoolSettings pools;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;
@@ -74,7 +75,9 @@ public final class Host {
         }
         this.hold = new Hold(page);
         this.turns = new Turns(page);
-        this.pythonHasShunter = probePython(config.getPythonExecutable());
+        final String found = probePython(config.getPythonExecutable());
+        this.pythonHasShunter = found != null;
+        this.gentleStart = found == null ? List.of() : found.strip().lines().toList();
         this.timer = new ScheduledThreadPoolExecutor(1, task -> daemon(task, "shunter-timer"));
         timer.setRemoveOnCancelPolicy(true);
         this.pool = Executors.newCachedThreadPool(task -> daemon(task, "shunter-pool"));
@@ -86,19 +89,24 @@ public final class Host {
         return thread;
     }
 
-    private static boolean probePython(final String python) {
+    /** How its workers start beside others; null if it has no Shunter. */
+    private static String probePython(final String python) {
         final String probe =
                 "import importlib.util as u, sys;"
-                        + "sys.exit(0 if all(u.find_spec(m) for m in"
-                        + " ('shunter.handlers.torchserve.worker', 'shunter.plugins.control.controller')) else 3)";
-        if (output(List.of(python, "-P", "-c", probe)) != null) { // not from the working directory
-            return true;
+                        + "all(u.find_spec(m) for m in"
+                        + " ('shunter.handlers.torchserve.worker', 'shunter.plugins.control.controller'))"
+                        + " or sys.exit(3);"
+                        + "from shunter.plugins import gentle_start;"
+                        + "gentle_start.main()";
+        final String said = output(List.of(python, "-P", "-c", probe)); // not from its folder
+        if (said != null) {
+            return said;
         }
         LOGGER.warn(
                 "Python package shunter is not installed for {}: serving with stock workers and the"
                         + " plugin's built-in numbers; pip install shunter there to change that",
                 python);
-        return false;
+        return null;
     }
 
     /** What a program prints, which fits into a pipe; null unless it ends soon and well. */
@@ -220,6 +228,11 @@ public final class Host {
     /** Whether workers and the controller can be ours. */
     public boolean pythonHasShunter() {
         return pythonHasShunter;
+    }
+
+    /** What the command of a worker begins with that starts beside others; may be nothing. */
+    public List<String> gentleStart() {
+        return gentleStart;
     }
 
     /** One thread for everything that must happen at a time; tasks are short. */

@@ -55,6 +55,12 @@ public record WorkerLaunch(
         final Model model = served.model();
         final GroupConfig placed = served.placed(workers.config());
         final Map<String, String> more = new LinkedHashMap<>(served.settings().environment());
+        final List<String> command = command(host, model, address);
+        if (neighbours.othersServe()) {
+            final boolean early = pool < 0 && isOurs(host, model) && !host.gentleStart().isEmpty();
+            more.put("SHUNTER_GENTLE", early ? "early" : "1"); // handlers/placement/gentle.py
+            command.addAll(0, early ? host.gentleStart() : List.of());
+        }
         if (workers.isNetwork) {
             more.put("SHUNTER_FRONT_END", host.runtime().path().resolve(NETWORK).toString());
             more.put("SHUNTER_MODEL_VERSION", model.getVersion());
@@ -94,7 +100,7 @@ public record WorkerLaunch(
         }
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
-                command(host, model, address),
+                command,
                 environment(host, model, placed, more, neighbours),
                 model.getModelDir());
     }
@@ -154,9 +160,6 @@ public record WorkerLaunch(
             variables.put(
                     "SHUNTER_SHARE_WITH",
                     neighbours.replaced().stream().map(String::valueOf).collect(Collectors.joining(",")));
-        }
-        if (neighbours.othersServe()) {
-            variables.put("SHUNTER_GENTLE", "1");
         }
         variables.put("SHUNTER_STARTUP_TIMEOUT_S", String.valueOf(model.getStartupTimeout()));
         if (group.threads() > 0) {

@@ -81,6 +81,30 @@ final class WorkerTest {
     }
 
     @Test
+    void aWorkerStartsAsItsPythonSaysWhereOthersServe() throws Exception {
+        final String asked = "[ \"$2\" = -c ] && { echo env; echo STARTED=gently; exit 0; }";
+        final String tells = "echo $STARTED $SHUNTER_GENTLE > told.new; mv told.new told";
+        for (final boolean othersServe : List.of(true, false)) {
+            try (TestHost test = new TestHost(asked, tells, "exec sleep 600")) {
+                final FakeModel model =
+                        new FakeModel(test) {
+                            @Override
+                            public WorkerLaunch.Neighbours neighboursOf(final Worker starting) {
+                                return new WorkerLaunch.Neighbours(List.of(), othersServe);
+                            }
+                        };
+                final Worker worker = model.worker();
+                worker.start();
+                final Path told = test.folder().resolve("told");
+                await("it has started", () -> Files.exists(told));
+                assertEquals(othersServe ? "gently early" : "", Files.readString(told).strip());
+                worker.end();
+                worker.ended.get(TestHost.LONGEST_S, TimeUnit.SECONDS);
+            }
+        }
+    }
+
+    @Test
     void whoIsEndedBeforeItsProcessIsKnownEndsWithIt() throws Exception {
         try (TestHost test = new TestHost(NO_SHUNTER, "exec sleep 600")) {
             final FakeModel model =
