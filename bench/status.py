@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "mixed_classes": TORCHSERVE,
     "optimizer": PLANS,
     "packrat_micro": (*PLANS, "handlers/placement"),
-    "packrat_reconfigure": (*TORCHSERVE, "plugins/control"),
+    "packrat_reconfigure": (*TORCHSERVE, "handlers/placement", "plugins/control"),
     "packrat_serving": (*TORCHSERVE, *PLANS),
     "pointwise": ("handlers/placement",),
     "preempt": PREEMPTION,

@@ -3,8 +3,8 @@
 The scheduling class ``SCHED_IDLE`` gets what nobody wants, on whatever CPU that is. Coming back
 from it needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is tried first, on a
 thread that ends; without it a load is an ordinary one, on the worker's own cores. On a host that
-has nothing to spare it would take for ever; after ``patience_s`` it gets a small share, and after
-``LONGEST`` times that it is an ordinary one.
+has nothing to spare it would take for ever; if it had less than a small share for ``patience_s``
+it gets one, and after ``LONGEST`` times that it is an ordinary one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from pathlib import Path
 
@@ -19,7 +20,9 @@ PATIENCE_S = 15.0
 LONGEST = 4
 """Times the patience."""
 SMALL = 10
-"""Niceness of a small share: beside an ordinary process a tenth of a CPU."""
+"""Niceness of a small share."""
+SMALL_CPUS = 0.1
+"""What that is beside an ordinary process, in CPUs."""
 GENTLE_VARIABLE = "SHUNTER_GENTLE"
 EARLY = "early"
 """What it says in a process that was started with a small share."""
@@ -34,6 +37,15 @@ def usual_patience_s(startup_s: float) -> float:
     return min(PATIENCE_S, startup_s / (2 * LONGEST))
 
 
+def has_less(cpu_s: float, wall_s: float) -> bool:
+    """Whether a process that ran for ``cpu_s`` has less than its small share would give it.
+
+    >>> has_less(1.4, 15), has_less(1.6, 15)
+    (True, False)
+    """
+    return cpu_s < SMALL_CPUS * wall_s
+
+
 class _Behind:
     """A load behind the others: it takes what nobody wants, then a small share, then its own."""
 
@@ -44,7 +56,11 @@ class _Behind:
         self._shares = False
         # Of threads that are not behind, so that these are not held up.
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        steps = {patience_s: self._share, LONGEST * patience_s: at_last}
+        self._looked = time.process_time(), time.monotonic()
+        steps: dict[float, Callable[[], None]] = {
+            times * patience_s: self._share_if_it_has_less for times in range(1, LONGEST)
+        }
+        steps[LONGEST * patience_s] = at_last
         self._timers = [threading.Timer(s, self._unless_over, [do]) for s, do in steps.items()]
         for each in self._timers:
             each.daemon = True
@@ -63,9 +79,11 @@ class _Behind:
             self._over = True
             self._take(step)
 
-    def _share(self) -> None:
-        self._shares = self._may_share
-        _each_thread(_hurry)
+    def _share_if_it_has_less(self) -> None:
+        before, self._looked = self._looked, (time.process_time(), time.monotonic())
+        if has_less(self._looked[0] - before[0], self._looked[1] - before[1]):
+            self._shares = self._may_share
+            _each_thread(_hurry)
 
     def _take(self, step: Callable[[], None]) -> None:
         if self._shares:

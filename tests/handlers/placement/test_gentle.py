@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from shunter.handlers.placement.gentle import can_return_from_idle
+from shunter.handlers.placement.gentle import can_return_from_idle, has_less
 
 COMMON = """
 import os, threading, time
+from types import SimpleNamespace
 from shunter.handlers.placement import gentle
 from shunter.handlers.placement.placement import Place, read_placement
 
@@ -39,6 +40,10 @@ def places(*threads):
 
 def shares(*threads):
     return [os.getpriority(os.PRIO_PROCESS, each.id if each else 0) for each in threads]
+
+def starve(is_so=True):
+    '''Whether the load has less than a small share, however busy this host is.'''
+    gentle.has_less = lambda cpu_s, wall_s: is_so
 
 def pin(cpus):
     return lambda: os.sched_setaffinity(0, cpus)
@@ -155,6 +160,7 @@ assert late and policies(None, *late) == [os.SCHED_OTHER] * 2
 @needs_privilege
 def test_the_patience_of_a_load_is_limited():
     run("""
+starve()
 end = gentle.begin(cpus, cpus, 0.5)
 during = Thread()
 assert policies(during) == [os.SCHED_IDLE]
@@ -169,6 +175,41 @@ assert policies(None, during) == [os.SCHED_OTHER] * 2
 """)
 
 
+@pytest.mark.parametrize(
+    ("cpu_s", "wall_s", "less"), [(0, 15, True), (1.4, 15, True), (1.6, 15, False), (30, 15, False)]
+)
+def test_a_small_share_is_a_tenth_of_a_cpu(cpu_s, wall_s, less):
+    assert has_less(cpu_s, wall_s) == less
+
+
+@needs_privilege
+def test_a_load_that_gets_more_than_a_small_share_of_what_nobody_wants_has_more_patience():
+    run("""
+starve(False)
+end = gentle.begin(cpus, cpus, 0.2)
+during = Thread()
+seen = set()
+while policies(None, during) != [os.SCHED_OTHER] * 2:
+    seen |= {max(shares(None, during))}
+    time.sleep(0.01)
+assert seen == {0}
+end()
+""")
+
+
+@needs_privilege
+def test_a_load_that_gets_nothing_later_on_takes_a_small_share_then():
+    run("""
+looks = iter([100, 103, 103.5]), iter([0, 15, 30])
+gentle.time = SimpleNamespace(process_time=looks[0].__next__, monotonic=looks[1].__next__)
+end = gentle.begin(cpus, cpus, 0.3)
+while shares(None) != [gentle.SMALL]:
+    time.sleep(0.01)
+end()
+assert [next(each, None) for each in looks] == [None] * 2  # not at the first look
+""")
+
+
 @needs_privilege
 @pytest.mark.parametrize("begin", ["begin(cpus, cpus, 0.2)", "begin_idle(step_back, 0.2)"])
 def test_a_load_that_ends_with_a_small_share_leaves_none(begin):
@@ -176,6 +217,7 @@ def test_a_load_that_ends_with_a_small_share_leaves_none(begin):
 def step_back():
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
+starve()
 before = policies(None)
 end = gentle.{begin}
 during = Thread()
@@ -190,6 +232,7 @@ assert set(policies(None, during)) == {{os.SCHED_IDLE if "idle" in "{begin}" els
 @needs_privilege
 def test_a_share_that_a_handler_has_chosen_stays():
     run("""
+starve()
 end = gentle.begin(cpus, cpus, 0.2)
 own = Thread(lambda: os.setpriority(os.PRIO_PROCESS, 0, 5))
 while shares(None, own) != [gentle.SMALL, 5]:
@@ -203,6 +246,7 @@ assert shares(None, own) == [0, 5]
 @needs_privilege
 def test_a_share_that_an_operator_has_chosen_stays():
     run("""
+starve()
 os.setpriority(os.PRIO_PROCESS, 0, gentle.SMALL)
 end = gentle.begin(cpus, cpus, 0.2)
 during = Thread()
@@ -221,7 +265,7 @@ environ = {"SHUNTER_GENTLE": "early"}
 place = Place(read_placement(environ), environ)
 timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
 assert {os.sched_getscheduler(each.native_id) for each in timers} == {os.SCHED_OTHER}
-assert len(timers) == 2
+assert len(timers) == gentle.LONGEST
 assert {os.getpriority(os.PRIO_PROCESS, each.native_id) for each in timers} == {0}
 assert shares(None) == [0]
 assert policies(None) == [os.SCHED_IDLE]
