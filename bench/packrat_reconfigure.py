@@ -32,8 +32,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import load
 import numpy as np
 from common import Parser, Progress, Row, bootstrap, keep, make_stores, write_result
@@ -89,15 +91,33 @@ def configurations(side: Side) -> dict[int, str]:
     return {batch: format_configuration(each.configuration) for batch, each in choices.items()}
 
 
-def change(side: Side, to: str) -> Row:
+@dataclass
+class Ready:
+    """What a change needs, at hand before there is load: it would take 0.1 s of the CPUs."""
+
+    old: list[int]
+    """Processes that will be replaced."""
+    page: Path
+    url: str
+    client: httpx.Client
+
+
+def ready(side: Side) -> Ready:
+    """Look it up."""
+    page, client = Path(side.runtime()) / "control", httpx.Client(timeout=30)
+    url = f"{side.server.management}/shunter/models/{side.workload.name}"
+    client.get(url).raise_for_status()
+    return Ready(side.pids()["workers"], page, f"{url}/configuration", client)
+
+
+def change(given: Ready, to: str) -> Row:
     """Replace all processes; when it was asked for, served and was over, on the host's clock."""
-    name, runtime = side.workload.name, Path(side.runtime())
-    old = side.pids()["workers"]
-    with ControlPage.attach(runtime / "control", writable=False) as page:
+    old, wanted = given.old, {"configuration": to, "cores": "auto", "restart": "true"}
+    with given.client, ControlPage.attach(given.page, writable=False) as page:
         (slot,) = page.live_slots()
         generation = page.read_identity(slot).generation
         found: Row = {"to": to, "asked": time.monotonic()}
-        side.configure(name, configuration=to, cores="auto", restart="true")
+        given.client.put(given.url, params=wanted).raise_for_status()
         # Looked at on the page, which costs the server nothing.
         while time.monotonic() < found["asked"] + LONGEST_CHANGE_S:
             with suppress(UnstableError):  # the server is writing it, and waits for a CPU
@@ -113,7 +133,7 @@ def capacity(side: Side, wanted: dict[int, str]) -> float:
     """Requests per second that each configuration answers, with few clients and with many."""
     url, found = side.url(side.workload.name), []
     for configuration in reversed(wanted.values()):
-        change(side, configuration)
+        change(ready(side), configuration)
         found += [answered_per_s(url, n, 6, **side.workload.requests) for n in (LARGE, SMALL)]
     return min(found)
 
@@ -129,6 +149,7 @@ def arrivals(rate: float, seconds: float, seed: int) -> Row:
 
 def one_change(side: Side, to: str, rate: float, room_s: float, seed: int) -> Row:
     """A load from beginning to end, and a change under it that may take ``room_s``."""
+    at_hand = ready(side)
     time.sleep(SETTLE_S)
     seconds = SETTLE_S + QUIET_S + room_s + QUIET_S
     given = arrivals(rate, seconds, seed)
@@ -136,7 +157,7 @@ def one_change(side: Side, to: str, rate: float, room_s: float, seed: int) -> Ro
     stream = load.Stream("load", url, arrivals=given, slo_ms=1000, **requests)
     with load.start(load.Spec([stream], timeout_s=60)) as running:
         time.sleep(max(0.0, running.started + SETTLE_S + QUIET_S - time.monotonic()))
-        changed = change(side, to)
+        changed = change(at_hand, to)
         result = running.result()
     for key in ("asked", "serves", "ended"):
         changed[key] = round(changed[key] - result.started, 3)
