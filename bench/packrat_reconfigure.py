@@ -31,7 +31,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def ready(side: Side) -> Ready:
 def change(given: Ready, to: str) -> Row:
     """Replace all processes; when it was asked for, served and was over, on the host's clock."""
     old, wanted = given.old, {"configuration": to, "cores": "auto", "restart": "true"}
-    with given.client, ControlPage.attach(given.page, writable=False) as page:
+    with closing(given.client), ControlPage.attach(given.page, writable=False) as page:
         (slot,) = page.live_slots()
         generation = page.read_identity(slot).generation
         found: Row = {"to": to, "asked": time.monotonic()}
