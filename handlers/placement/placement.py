@@ -19,7 +19,8 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
     Pids, separated by commas, of the workers that this one will replace; with ``auto`` it may have
     the same CPUs as they.
 ``SHUNTER_GENTLE``
-    ``1``: until the model is loaded, disturb those who serve as little as possible.
+    ``1``: until the model is loaded, disturb those who serve as little as possible. ``early``:
+    and it was started with a small share, which ends here.
 ``SHUNTER_PATIENCE_S``
     After so many seconds behind everyone else, by ``SHUNTER_GENTLE`` or ``SHUNTER_SCHED``, a load
     that had less than that takes a small share, after four times as many it is an ordinary one
