@@ -19,13 +19,12 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
     Pids, separated by commas, of the workers that this one will replace; with ``auto`` it may have
     the same CPUs as they.
 ``SHUNTER_GENTLE``
-    ``1``: until the model is loaded, disturb those who serve as little as possible. ``early``:
-    and it was started with a small share, which ends here.
+    ``1``: until the model is loaded, disturb those who serve as little as possible; ``early``: it
+    was started with a small share for that.
 ``SHUNTER_PATIENCE_S``
     After so many seconds behind everyone else, by ``SHUNTER_GENTLE`` or ``SHUNTER_SCHED``, a load
-    that had less than that takes a small share, after four times as many it is an ordinary one
-    until it is done: 15, but no more than an eighth of ``SHUNTER_STARTUP_TIMEOUT_S``, which is all
-    that it may take.
+    that had less takes a small share, after four times as many it is an ordinary one until it ends:
+    15, but no more than an eighth of ``SHUNTER_STARTUP_TIMEOUT_S``, which is all that it may take.
 
 An absent or empty variable leaves that part as it is. A place is taken before torch is imported,
 because OpenMP and MKL read their variables once and start threads that inherit the affinity and
