@@ -59,6 +59,8 @@ def test_workers_killed_under_load_cost_no_request_and_come_back(serve, load, wa
         for pid in before:  # one after the other: who loses two workers is taken for the cause
             enough = len(clients.answers) + 50
             wait_until("load", lambda n=enough: len(clients.answers) > n)
+            # On a busy host it may still be at its first batch, and then would never have answered.
+            wait_until("it serves", lambda p=pid: p in {each["pid"] for each in clients.answers})
             os.kill(pid, signal.SIGKILL)
             wait_until("it is back", lambda p=pid: _restarted(model, [p]))
         now = {*before, *model.pids()}
