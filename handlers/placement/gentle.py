@@ -60,7 +60,7 @@ class _Behind:
         steps: dict[float, Callable[[], None]] = {
             times * patience_s: self._share_if_it_has_less for times in range(1, LONGEST)
         }
-        steps[LONGEST * patience_s] = at_last
+        steps[LONGEST * patience_s] = lambda: self._take(at_last)
         self._timers = [threading.Timer(s, self._unless_over, [do]) for s, do in steps.items()]
         for each in self._timers:
             each.daemon = True
@@ -69,7 +69,7 @@ class _Behind:
     def _unless_over(self, step: Callable[[], None]) -> None:
         with self._lock:
             if not self._over:
-                self._take(step)
+                step()
 
     def end(self, step: Callable[[], None]) -> None:
         """It is over with this step."""

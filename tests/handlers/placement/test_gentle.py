@@ -198,6 +198,24 @@ end()
 
 
 @needs_privilege
+def test_a_small_share_is_not_more_when_it_is_looked_at_again():
+    run("""
+looks = []
+
+def has_less(cpu_s, wall_s):
+    looks.append(os.getpriority(os.PRIO_PROCESS, os.getpid()))  # not of the thread that looks
+    return True
+
+gentle.has_less = has_less
+end = gentle.begin(cpus, cpus, 0.2)
+while len(looks) < gentle.LONGEST - 1:
+    time.sleep(0.01)
+end()
+assert looks == [0, gentle.SMALL, gentle.SMALL]
+""")
+
+
+@needs_privilege
 def test_a_load_that_gets_nothing_later_on_takes_a_small_share_then():
     run("""
 looks = iter([100, 103, 103.5]), iter([0, 15, 30])
