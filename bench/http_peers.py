@@ -59,6 +59,7 @@ from common import (
     write_result,
 )
 from cpu_use import CpuUse
+from rivals import triton_server
 from rivals.environments import Unavailable
 from rivals.peers import Choice, LitServe, Mosec, Peer
 from rpc.models import empty_models
@@ -173,45 +174,31 @@ def _pack_length(store: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, cwd=store)
 
 
-@dataclass(frozen=True)
-class Peers:
-    """What they serve."""
-
-    minilm: Path
-    triton: PythonBackend | None
-
-
 class Triton:
     """Its Python backend in one setting."""
 
     def __init__(self, server: PythonBackend, setting: Static) -> None:
-        self._server, self._setting = server, setting
-        self._model = server.load(EMPTY, setting)
-        self.call = call_of(server, self._model, "http binary")
-        self.url = f"{server.base}/v2/models/{self._model.name}/infer"
+        self._server = server
+        model = server.load(EMPTY, setting)
+        self.call = call_of(server, model, "http binary")
+        self.url = f"{server.base}/v2/models/{model.name}/infer"
 
     def pids(self) -> list[int]:
         """All its processes."""
         return self._server.pids()
 
-    def stop(self) -> None:
-        """The model's processes end."""
-        self._server.unload(EMPTY, self._setting)
-
 
 @contextmanager
-def peer(name: str, served: str, setting: Any, peers: Peers) -> Iterator[Any]:
+def peer(name: str, served: str, setting: Any, minilm: Path) -> Iterator[Any]:
     """One of them, running."""
     if name == TRITON:
-        assert peers.triton is not None
-        loaded = Triton(peers.triton, setting)
-        try:
-            yield loaded
-        finally:
-            loaded.stop()
+        # Another server for each setting: with one for all, the crash of a stub that was being
+        # unloaded once took the server along.
+        with PythonBackend([EMPTY], [setting]) as triton:
+            yield Triton(triton, setting)
         return
     kinds: dict[str, type[Peer]] = {Mosec.name: Mosec, LitServe.name: LitServe}
-    with kinds[name](served, peers.minilm if served == REAL else None, setting) as server:
+    with kinds[name](served, minilm if served == REAL else None, setting) as server:
         yield server
 
 
@@ -247,7 +234,7 @@ def check(url: str, work: Work) -> None:
 # ---- the run
 
 
-def select(cells: list[Cell], grids: Any, peers: Peers, seconds: float) -> list[Row]:
+def select(cells: list[Cell], grids: Any, minilm: Path, seconds: float) -> list[Row]:
     """Every setting of every peer in its cells, one server at a time."""
     rows: list[Row] = []
     served = {(cell.peer, WORK[cell.work].served): None for cell in cells}
@@ -255,7 +242,7 @@ def select(cells: list[Cell], grids: Any, peers: Peers, seconds: float) -> list[
     for name, model in served:
         for setting in grids[name]:
             progress.step(f"selecting: {name} {model} {setting}")
-            with peer(name, model, setting, peers) as server:
+            with peer(name, model, setting, minilm) as server:
                 for cell in (c for c in cells if c.peer == name and WORK[c.work].served == model):
                     if name != TRITON:
                         check(server.url, WORK[cell.work])
@@ -283,9 +270,7 @@ def standing_still(pids: Sequence[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def measure(
-    ours: Ours, found: dict[Cell, Found], peers: Peers, args: argparse.Namespace
-) -> None:
+def measure(ours: Ours, found: dict[Cell, Found], minilm: Path, args: argparse.Namespace) -> None:
     """Rounds of both sides in turn; of the peers one server at a time."""
     groups: dict[tuple[str, str, Any], list[Cell]] = {}
     for cell, each in found.items():
@@ -294,7 +279,7 @@ def measure(
     for number in range(args.rounds):
         for (name, model, setting), cells in groups.items():
             progress.step(f"round {number + 1}: {name} {model} {setting}")
-            with peer(name, model, setting, peers) as server:
+            with peer(name, model, setting, minilm) as server:
                 of_peer(server, cells[0], 1)  # warm
                 for cell in cells:
                     for side in (0, 1)[:: 1 if number % 2 else -1]:
@@ -382,28 +367,27 @@ def main() -> None:
         if name in WORK[work].peers and not (work == REAL and connections > 32)
     ]
     with ExitStack() as stack:
-        triton = None
         try:
             for kind in (Mosec, LitServe):
                 if kind.name in args.peers:
                     kind.ensure()
             if TRITON in args.peers:
-                triton = stack.enter_context(PythonBackend([EMPTY], grids[TRITON]))
+                triton_server.ensure()
         except Unavailable as error:
             sys.exit(f"there is no peer to compare with: {error}")
         store = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         pack_sums(store)
         _pack_length(store)
-        peers = Peers(pack_minilm(store, config={"shunter": REAL_SECTION}), triton)
+        minilm = pack_minilm(store, config={"shunter": REAL_SECTION})
         kept = [row for row in committed_samples(NAME) if row["phase"] == "select"]
         if not (args.keep_selection and kept):
-            kept = select(cells, grids, peers, args.select_seconds)
+            kept = select(cells, grids, minilm, args.select_seconds)
         server = stack.enter_context(ours(store))
         for work in dict.fromkeys(cell.work for cell in cells):
             check(server.url(WORK[work]), WORK[work])
             loaded(server.url(WORK[work]), server.pids(), Cell("", work, 8), 1)  # warm
         found = {cell: Found(best(kept, cell, grids[cell.peer])) for cell in cells}
-        measure(server, found, peers, args)
+        measure(server, found, minilm, args)
     rows = rows_of(found)
     top = headline(rows)
     rounds = [
