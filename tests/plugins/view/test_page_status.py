@@ -150,7 +150,8 @@ def test_the_front_end_and_its_models_are_shown(runtime):
 def test_of_a_front_end_that_was_killed_nothing_is_shown(runtime):
     with ControlPage.attach(runtime / "control") as page:
         page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
-        state = FrontEndState(4244, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
+        nobody = 2**31 - 1  # more than the kernel gives out
+        state = FrontEndState(nobody, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
         front_end_page.write(page, state, ())
         front_end_page.write_network(page, 0, SlotNetwork(2, 256, 250, 3, 4, 16))
         [model] = page_status.fetch(runtime)["models"]
