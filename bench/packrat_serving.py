@@ -257,7 +257,7 @@ def run_all(args: argparse.Namespace, batches: Sequence[int]) -> tuple[list[Row]
         selection = choose(rivals, batches, args)
         ours.add(OURS, AUTO, name=MODEL)
         # Java of the rivals' server has compiled while their settings were tried.
-        ask(ours.url(MODEL), min(batches), JAVA_S)
+        ask(ours.url(MODEL), min(batches), args.seconds if args.quick else JAVA_S)
         samples = measure(ours, rivals, selection, args)
     rows, headline = summarise(samples, selection, tuple(rivals))
     return rows, samples, headline | {"profile_seconds": measured.seconds}
