@@ -20,7 +20,7 @@ twice as long where that was less than two requests of each client.
 
 Examples:
     python bench/packrat_serving.py                 # 4 to 7 rounds, about 50 minutes
-    python bench/packrat_serving.py --plain         # about 60 minutes
+    python bench/packrat_serving.py --plain         # about 75 minutes
     python bench/packrat_serving.py --quick         # two batch sizes, settings of the full run
 """
 
