@@ -30,6 +30,7 @@ HOLD = (
     "import fcntl, os, sys; lock = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600);"
     "fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
 )
+NOBODY = 2**22 + 1  # a process id that no kernel gives out
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_who_lives_and_is_silent_is_hung_and_who_is_gone_is_not(runtime):
 
     with ControlPage.attach(runtime / "control") as page:
         page.want_front_end(7)
-        for pid, expected in ((os.getpid(), ["hung"] * 2), (2**22 + 1, ["off", "restarting"])):
+        for pid, expected in ((os.getpid(), ["hung"] * 2), (NOBODY, ["off", "restarting"])):
             page.write_controller(pid, 1, 1)
             front_end_page.write(page, FrontEndState(pid, 1), ())
             assert states() == expected
@@ -150,8 +151,7 @@ def test_the_front_end_and_its_models_are_shown(runtime):
 def test_of_a_front_end_that_was_killed_nothing_is_shown(runtime):
     with ControlPage.attach(runtime / "control") as page:
         page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
-        nobody = 2**31 - 1  # more than the kernel gives out
-        state = FrontEndState(nobody, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
+        state = FrontEndState(NOBODY, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
         front_end_page.write(page, state, ())
         front_end_page.write_network(page, 0, SlotNetwork(2, 256, 250, 3, 4, 16))
         [model] = page_status.fetch(runtime)["models"]
