@@ -110,7 +110,7 @@ def test_every_missed_deadline_has_one_reason(serve, site, wait_until):
     assert model.ask(headers=long, fail=True).status == model.FAILED
     killed = set(model.pids())
     assert model.ask(headers=long, crash=True).status == model.KILLED
-    wait_until("it is back", lambda: model.is_whole() and not killed & set(model.pids()))
+    wait_until("it is back", lambda: not killed & set(model.pids()) and model.is_whole())
     assert model.ask(headers=long).status == 200
     gate, held = model.hold("one", "two", headers=SHORT)
     assert model.ask("expires", headers=SHORT).status == model.LATE  # the held ones are late, too

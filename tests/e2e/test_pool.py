@@ -56,7 +56,7 @@ def test_a_child_that_a_handler_has_forked_does_not_hide_that_the_process_is_gon
         assert a.ask(fork=str(goes_on))["pid"] == pid
         os.kill(pid, signal.SIGKILL)
         for each in (a, b):
-            wait_until("workers are back", lambda m=each: m.is_whole() and m.ask()["pid"] != pid)
+            wait_until("workers are back", lambda m=each: m.ask()["pid"] != pid and m.is_whole())
     finally:
         goes_on.unlink()
 
@@ -79,7 +79,7 @@ def test_a_batch_that_hangs_takes_the_process_with_it_and_a_killed_worker_only_i
     pid = a.ask()["pid"]
     [seat] = b.pids()
     os.kill(seat, signal.SIGKILL)
-    wait_until("it is back", lambda: b.is_whole() and b.pids() != [seat])
+    wait_until("it is back", lambda: b.pids() != [seat] and b.is_whole())
     assert b.ask()["pid"] == pid
     b.end()
     assert a.ask()["pid"] == pid
