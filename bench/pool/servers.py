@@ -142,7 +142,11 @@ class PoolServer:
         query = {"url": model.archive, "model_name": model.name, "initial_workers": "1"}
         query["synchronous"] = "true"
         models = f"{self.server.management}/models"
-        httpx.post(models, params=query, timeout=300).raise_for_status()
+        answer = httpx.post(models, params=query, timeout=300)
+        if answer.status_code == httpx.codes.CONFLICT and self.side == STOCK:
+            self.unregister(model)  # stock has kept it, which it says by a 500
+            answer = httpx.post(models, params=query, timeout=300)
+        answer.raise_for_status()
 
     def unregister(self, model: Archived) -> None:
         """Stock answers 500 now and then although its workers have ended."""
