@@ -71,7 +71,7 @@ final class WorkerTest {
             final FakeModel model = new FakeModel(test);
             model.model().setStartupTimeout(40);
             final Worker worker = model.worker();
-            worker.start();
+            test.host.execute(worker::start); // which waits until it listens
             final Path told = test.folder().resolve("told");
             await("it has started", () -> Files.exists(told));
             assertEquals("40", Files.readString(told).strip());
@@ -94,7 +94,7 @@ final class WorkerTest {
                             }
                         };
                 final Worker worker = model.worker();
-                worker.start();
+                test.host.execute(worker::start);
                 final Path told = test.folder().resolve("told");
                 await("it has started", () -> Files.exists(told));
                 assertEquals(othersServe ? "gently early" : "", Files.readString(told).strip());
