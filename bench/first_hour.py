@@ -227,11 +227,11 @@ def main() -> None:
         "first_hour_minutes": round(sum(row["seconds"] for row in rows) / 60, 1),
         "steps_failed": sum(not row["good"] for row in rows),
     }
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=top)  # before the tree changes
     if args.write:
         usual = {ports.inference + i: 8080 + i for i in range(3)}
         usual |= {ports.grpc_inference + i: 7070 + i for i in range(2)}
         PAGE.write_text(page(rows, usual), encoding="utf-8")
-    path = write_result(NAME, quick=args.quick, rows=rows, headline=top)
     print(json.dumps(top, indent=1))
     print(path)
 
