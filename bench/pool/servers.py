@@ -144,7 +144,7 @@ class PoolServer:
         models = f"{self.server.management}/models"
         answer = httpx.post(models, params=query, timeout=300)
         if answer.status_code == httpx.codes.CONFLICT and self.side == STOCK:
-            self.unregister(model)  # stock has kept it, which it says by a 500
+            self.unregister(model)  # it is still there
             answer = httpx.post(models, params=query, timeout=300)
         answer.raise_for_status()
 
