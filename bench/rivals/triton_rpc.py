@@ -5,9 +5,11 @@ The server is the one of ``triton_server``; every model is a folder of its repos
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ from rivals import environments, process, triton_server
 from rivals.process import BENCH
 
 CLIENT = ("tritonclient==2.62.0", "python-rapidjson")
-ANSWER_S = 60.0
+ANSWER_S = 20.0
 """For a call: Triton sometimes never answers one with tensors in shared memory."""
+GOODBYE_S = 5.0
+"""For the last call of a client: nothing is lost where a server that hangs does not hear it."""
 TYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
 _CONFIG = """\
 name: "{name}"
@@ -43,6 +47,14 @@ def client_module() -> Any:
     import tritonclient.grpc
 
     return tritonclient.grpc
+
+
+def inference_error() -> type[Exception]:
+    """What tritonclient raises."""
+    client_module()
+    from tritonclient.utils import InferenceServerException
+
+    return InferenceServerException
 
 
 class TritonRpc(triton_server.Triton):
@@ -116,11 +128,15 @@ def call(server: TritonRpc, model: RpcModel) -> h2load.Call:
     return _call(server, model, request)
 
 
-def shared_call(server: TritonRpc, model: RpcModel, client: SharedMemoryClient) -> h2load.Call:
-    """The same with tensors in the client's regions; every request has the same ones."""
+def shared_call(server: TritonRpc, model: RpcModel, stack: ExitStack) -> h2load.Call:
+    """The same with tensors in the regions of a client, which are there until the end of ``stack``;
+    every request has the same ones. A server that hangs raises RivalFailed.
+    """
     try:
+        client = SharedMemoryClient(server.grpc_port, model)
+        stack.callback(client.close)
         client.infer(model.request())  # its input stays there
-    except client.error as error:
+    except inference_error() as error:
         raise server.failure(f"Triton does not answer {model.name}") from error
     request = _request(model)
     request.outputs.add(name="y")
@@ -175,20 +191,25 @@ class SharedMemoryClient(GrpcClient):
 
     def __init__(self, port: int, model: RpcModel) -> None:
         super().__init__(port, model)
-        from tritonclient.utils import InferenceServerException, shared_memory
+        from tritonclient.utils import shared_memory
 
-        self._shm, self.error = shared_memory, InferenceServerException
+        self._shm = shared_memory
         self._sizes = [
             int(np.prod(shape)) * np.dtype(kind).itemsize
             for kind, shape in (model.input, model.output)
         ]
         self.names = [f"{kind}-{model.name}-{port}" for kind in ("in", "out")]
         self._regions = []
-        for name, size in zip(self.names, self._sizes, strict=True):
-            self._regions.append(shared_memory.create_shared_memory_region(name, f"/{name}", size))
-            self._client.register_system_shared_memory(
-                name, f"/{name}", size, client_timeout=ANSWER_S
-            )
+        try:
+            for name, size in zip(self.names, self._sizes, strict=True):
+                region = shared_memory.create_shared_memory_region(name, f"/{name}", size)
+                self._regions.append(region)
+                self._client.register_system_shared_memory(
+                    name, f"/{name}", size, client_timeout=ANSWER_S
+                )
+        except BaseException:
+            self.close()
+            raise
 
     def infer(self, x: np.ndarray) -> np.ndarray:
         """One request; the tensor is copied into its region first, as a caller has to."""
@@ -204,7 +225,8 @@ class SharedMemoryClient(GrpcClient):
         return self._shm.get_contents_as_numpy(self._regions[1], kind, (1, *shape))[0]
 
     def close(self) -> None:
-        self._client.unregister_system_shared_memory(client_timeout=ANSWER_S)
+        with contextlib.suppress(inference_error()):  # it hangs, or was started anew
+            self._client.unregister_system_shared_memory(client_timeout=GOODBYE_S)
         for region in self._regions:
             self._shm.destroy_shared_memory_region(region)
         super().close()

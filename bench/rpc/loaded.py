@@ -309,9 +309,7 @@ class TritonLoad(Loaded):
     def _call(self, model: RpcModel) -> h2load.Call:
         if not self.only_loopback:
             return triton_rpc.call(self._server, model)
-        client = triton_rpc.SharedMemoryClient(self._server.grpc_port, model)
-        self._stack.callback(client.close)
-        return triton_rpc.shared_call(self._server, model, client)
+        return triton_rpc.shared_call(self._server, model, self._stack)
 
 
 def grpc_load(

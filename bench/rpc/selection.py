@@ -16,6 +16,8 @@ from rpc.widen import Setting, widen
 
 NAME = "rpc_load"
 WARM_UP_S = 3.0
+TRIES = 2
+"""A server that hangs may owe that to the load before."""
 BUSY = 64
 """Requests on their way with which a --quick run asks, where no full run has chosen."""
 
@@ -49,15 +51,21 @@ def select(cells: Sequence[Cell], every: Sequence[Loaded], seconds: float) -> tu
                 continue
 
             def rate(setting: Setting, cell: Cell = cell, side: Loaded = side) -> float:
-                try:
-                    found = side.measure(cell.place, cell.model, cell.clients, setting, seconds)
-                except FAILURES as error:  # not with this setting, then
-                    rows.append({"selected_at": cell.key, "side": side.name, "error": str(error)})
-                    if isinstance(error, RivalFailed) or not side.is_alive():
-                        side.restart()
-                    return 0.0
-                rows.append({"selected_at": cell.key, "side": side.name, **setting, **found})
-                return found["rps"]
+                for _ in range(TRIES):
+                    row: Row = {"selected_at": cell.key, "side": side.name, **setting}
+                    try:
+                        row |= side.measure(cell.place, cell.model, cell.clients, setting, seconds)
+                    except FAILURES as error:
+                        rows.append({**row, "error": str(error)})
+                        hangs = isinstance(error, RivalFailed)
+                        if hangs or not side.is_alive():
+                            side.restart()
+                        if not hangs:
+                            return 0.0  # not with this setting, then
+                    else:
+                        rows.append(row)
+                        return row["rps"]
+                return 0.0
 
             settings[key], best = widen(rate, side.values(cell.model, cell.clients))
             print(f"{cell.key} | {side.name}: {settings[key]}, {best:.0f}/s", file=sys.stderr)

@@ -1,6 +1,10 @@
 """The claims of the network benchmarks are computed from the rows as their docstrings say."""
 
 import math
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,6 +219,43 @@ def test_a_setting_that_fails_is_not_the_best_one(script, side):
     assert settings == {("grpc", "784B", 8): {"streams": 4}}
     assert [row.get("error") for row in rows] == [None, "no answer", None]
     assert made.starts == 1  # it had died of it
+
+
+def test_who_hangs_is_started_anew_and_asked_once_more(script, side):
+    """What hangs it may be the load before, and not the setting that is tried."""
+    failed = script("rivals.process").RivalFailed
+
+    def rate(setting, starts):
+        if starts < {1: 1, 2: 3}.get(setting["streams"], 0):
+            raise failed("no answer")
+        return setting["streams"]
+
+    selection, made = script("rpc.selection"), side(rate)
+    model = script("rpc.models").empty_models()[0]
+    _, rows = selection.select([selection.Cell(Loopback, model, 8)], [made], 1)
+    assert [(row["streams"], row.get("rps")) for row in rows] == [
+        (1, None),
+        (1, 1),
+        (2, None),
+        (2, None),
+        (4, 4),
+    ]
+    assert made.starts == 3
+
+
+def test_a_triton_that_hangs_has_failed_and_nothing_is_left_of_its_client(script, monkeypatch):
+    grpc = pytest.importorskip("tritonclient.grpc")
+    triton_rpc, failed = script("rivals.triton_rpc"), script("rivals.process").RivalFailed
+    monkeypatch.setattr(triton_rpc, "client_module", lambda: grpc)
+    monkeypatch.setattr(triton_rpc, "ANSWER_S", 0.3)
+    monkeypatch.setattr(triton_rpc, "GOODBYE_S", 0.1)
+    model = script("rpc.models").empty_models()[0]
+    with socket.create_server(("127.0.0.1", 0)) as deaf, ExitStack() as stack:
+        port = deaf.getsockname()[1]
+        server = SimpleNamespace(grpc_port=port, failure=failed)
+        with pytest.raises(failed, match="does not answer empty784"):
+            triton_rpc.shared_call(server, model, stack)
+    assert not list(Path("/dev/shm").glob(f"*-{port}"))
 
 
 def test_no_more_is_on_its_way_than_a_server_should_keep(script, side):
