@@ -42,8 +42,8 @@ STREAMS = (1, 2, 4, 8, 16, 32, 64)
 BATCHES = (1, 8, 32)
 INSTANCES = (1, 2, 4)
 WARM_UP_S = 0.3
-COUNTERS_S = 0.5
-"""The front end writes its counters five times a second."""
+COUNTERS_S = 1.2
+"""A front end that was quiet writes its counters once a second."""
 MOST_ON_WAY = 256 << 20
 """Bytes of requests that are on their way at once, of one side: with more a server has nothing more
 to work on, but a queue of seconds in its memory, and says no to what comes next.
