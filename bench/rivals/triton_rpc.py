@@ -5,11 +5,10 @@ The server is the one of ``triton_server``; every model is a folder of its repos
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,7 +224,7 @@ class SharedMemoryClient(GrpcClient):
         return self._shm.get_contents_as_numpy(self._regions[1], kind, (1, *shape))[0]
 
     def close(self) -> None:
-        with contextlib.suppress(inference_error()):  # it hangs, or was started anew
+        with suppress(inference_error()):  # it hangs, or was started anew
             self._client.unregister_system_shared_memory(client_timeout=GOODBYE_S)
         for region in self._regions:
             self._shm.destroy_shared_memory_region(region)

@@ -42,8 +42,6 @@ STREAMS = (1, 2, 4, 8, 16, 32, 64)
 BATCHES = (1, 8, 32)
 INSTANCES = (1, 2, 4)
 WARM_UP_S = 0.3
-COUNTERS_S = 1.2
-"""A front end that was quiet writes its counters once a second."""
 MOST_ON_WAY = 256 << 20
 """Bytes of requests that are on their way at once, of one side: with more a server has nothing more
 to work on, but a queue of seconds in its memory, and says no to what comes next.
@@ -187,9 +185,9 @@ class OurLoad(Loaded):
 
     def _copies(self, url: str, model: RpcModel, clients: int, depth: int) -> float:
         with Load(model, lambda: open_session(url, model), clients) as load:
-            before, client = self._server.counters(COUNTERS_S), load.copied()
+            before, client = self._server.counters(), load.copied()
             row = load.closed(WARM_UP_S, depth=depth)
-            after = self._server.counters(COUNTERS_S)
+            after = self._server.counters()
             names = ("copied_bytes", "gathered_bytes")
             copied = sum(after[name] - before[name] for name in names) + load.copied() - client
         done = row["requests"] - row["failed"]

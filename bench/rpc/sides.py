@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rpc.models import RpcModel, pack_model
 from shunter.nic_frontend.client import InferenceError, Session
+from shunter.nic_frontend.server.front_end import QUIET_CYCLE_NS
 from shunter.plugins.torchserve import rest
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.server import Server, free_ports
@@ -25,6 +26,8 @@ Array = NDArray[np.generic]
 Ask = Callable[[Array], Any]
 SPIN_US = 2000
 """Longer than a round trip, so that a spinning side is awake while it is asked, and only then."""
+FRESH_S = 1.2 * QUIET_CYCLE_NS / 1e9
+"""A front end that was quiet writes its counters after that cycle."""
 OPEN_S = 60
 ANYWHERE = "0.0.0.0"
 
@@ -129,9 +132,9 @@ class Ours:
         """Its runtime folder; asked by HTTP once."""
         return Path(self.state()["runtime"])
 
-    def counters(self, after_s: float = 1.0) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """What the front end has counted; up to date after its next cycle."""
-        time.sleep(after_s)
+        time.sleep(FRESH_S)
         return page_status.fetch(self.runtime)["front_end"]["counters"]
 
     def front_end_pid(self) -> int:
