@@ -13,7 +13,7 @@ from shunter.nic_frontend.library import library
 MS = 1_000_000
 DATAGRAM, NEAR = 1472, 1 << 20
 NUMBERS = ("window", "threshold", "in_flight", "rest", "recovery_ns", "rtt_ns", "var_ns")
-NUMBERS += ("latest_ns", "measured_ns", "due_ns", "filled_ns", "tokens")
+NUMBERS += ("latest_ns", "measured_ns", "due_ns", "filled_ns", "tokens", "asked")
 
 
 class _Flight(Structure):
@@ -30,6 +30,8 @@ class _Path(Structure):
         ("datagram", c_uint32),
         ("near", c_uint64),
         *((name, c_uint64) for name in NUMBERS),
+        ("full", c_bool),
+        ("empty", c_bool),
         ("timeouts", c_uint32),
         ("timed_ns", c_uint64),
         ("flights", ctypes.c_void_p),
@@ -76,8 +78,9 @@ class NativeCongestion:
     def measure(self, rtt, now):
         self.c.shunter_congestion_measure(byref(self.path), c_uint64(rtt), c_uint64(now))
 
-    def may_send_at(self, count, now):
-        return self.c.shunter_congestion_may_send_at(byref(self.path), count, c_uint64(now))
+    def may_send_at(self, count, unsent, now):
+        args = byref(self.path), count, c_uint64(unsent), c_uint64(now)
+        return self.c.shunter_congestion_may_send_at(*args)
 
     def holds(self, count, now):
         return self.c.shunter_congestion_holds(byref(self.path), c_uint64(count), c_uint64(now))
@@ -139,10 +142,10 @@ def test_a_near_peer_may_be_sent_what_it_has_given_credit_for(make, rtt, window)
 def test_what_is_sent_is_on_its_way_until_it_is_heard_of(make):
     path = make(DATAGRAM, NEAR)
     for part in range(10):
-        assert path.may_send_at(DATAGRAM, 1) == 1
+        assert path.may_send_at(DATAGRAM, DATAGRAM, 1) == 1
         send(path, 1, [part])
     assert path.in_flight == 14_720
-    assert path.may_send_at(1, 2) == 1 + 30 * MS
+    assert path.may_send_at(1, 1, 2) == 1 + 30 * MS
     assert path.heard(1, bits(0, 1), 2) == []
     assert path.in_flight == 8 * DATAGRAM
     path.forget(1)
@@ -153,9 +156,9 @@ def test_what_nobody_says_anything_of_does_not_fill_the_window_for_ever(make):
     """It is still lost when it turns out to be."""
     path = make(DATAGRAM, NEAR, 20 * MS, 1)
     send(path, 2, range(10))
-    at = path.may_send_at(DATAGRAM, 3)
+    at = path.may_send_at(DATAGRAM, DATAGRAM, 3)
     assert at == 2 + path.timeout_ns
-    assert path.may_send_at(DATAGRAM, at) == at and path.in_flight == 0
+    assert path.may_send_at(DATAGRAM, DATAGRAM, at) == at and path.in_flight == 0
     assert path.flying(1) == bits(*range(10))
     assert len(path.heard(1, 0, at)) == 10
     assert path.window == path.threshold == 14_720 // 2
@@ -163,9 +166,9 @@ def test_what_nobody_says_anything_of_does_not_fill_the_window_for_ever(make):
 
 def test_something_may_always_be_on_its_way(make):
     path = make(61_504, NEAR)
-    assert path.may_send_at(1 << 20, 1) == 1
+    assert path.may_send_at(1 << 20, 1 << 20, 1) == 1
     send(path, 1, [0], count=1 << 20)
-    assert path.may_send_at(1, 2) > 2
+    assert path.may_send_at(1, 1, 2) > 2
 
 
 def test_slow_start_doubles_what_is_used(make):
@@ -340,8 +343,8 @@ def test_a_burst_goes_at_once_and_the_rest_in_its_time(make):
     path.heard(1, None, 100 * MS)  # the window is two bursts now
     now, times = 100 * MS, []
     for part in range(20):
-        now = path.may_send_at(DATAGRAM, now)
-        assert path.may_send_at(DATAGRAM, now) == now
+        now = path.may_send_at(DATAGRAM, DATAGRAM, now)
+        assert path.may_send_at(DATAGRAM, DATAGRAM, now) == now
         times.append(now)
         send(path, now, [part], owner=2)
     assert times[9] == 100 * MS
@@ -353,9 +356,9 @@ def test_who_waits_until_it_is_told_may_send(make):
     path = make(DATAGRAM, NEAR, 50 * MS, 1)
     now = 1
     for part in range(200):
-        at = path.may_send_at(DATAGRAM, now)
+        at = path.may_send_at(DATAGRAM, DATAGRAM, now)
         now = max(now, at)
-        assert path.may_send_at(DATAGRAM, now) == now
+        assert path.may_send_at(DATAGRAM, DATAGRAM, now) == now
         send(path, now, [part % 4], owner=part)
         path.heard(part, None, now)
 
@@ -363,8 +366,52 @@ def test_who_waits_until_it_is_told_may_send(make):
 def test_no_near_request_is_paced(make):
     path = make(DATAGRAM, 64 * 588_000, 200_000, 1)
     for part in range(420):
-        assert path.may_send_at(DATAGRAM, 2) == 2
+        assert path.may_send_at(DATAGRAM, DATAGRAM, 2) == 2
         send(path, 2, [part])
+
+
+@pytest.mark.parametrize(
+    ("window", "unsent", "room"),
+    [
+        (10, 100, 3),
+        (40, 100, 10),
+        (400, 1000, 64),
+        (400, 5, 5),  # all that is left
+        (400, 1, 1),
+    ],
+)
+def test_who_stood_still_goes_on_with_several(make, window, unsent, room):
+    """All in datagrams: a full window opens for ``room`` of them together, not for each."""
+    path = make(DATAGRAM, window * DATAGRAM, 900_000, 1)
+    for owner in range(window):
+        send(path, 2, [0], owner)
+    assert path.may_send_at(DATAGRAM, unsent * DATAGRAM, 2) > 2
+    now = MS // 2
+    for freed in range(1, room + 1):
+        path.forget(freed - 1)
+        may = path.may_send_at(DATAGRAM, unsent * DATAGRAM, now) == now
+        assert may == (freed == room), freed
+    for left in range(room, 0, -1):  # and then each goes
+        assert path.may_send_at(DATAGRAM, left * DATAGRAM, now) == now
+        send(path, now, [0], owner=window + left)
+    assert path.may_send_at(DATAGRAM, DATAGRAM, now) > now
+
+
+def test_a_full_window_is_asked_for_by_the_quantum(make):
+    """As many questions as quanta go, however often a single datagram leaves the path."""
+    path = make(DATAGRAM, 400 * DATAGRAM, MS // 2, 1)
+    now, asked, went = MS, 0, 0
+    while went < 400:
+        send(path, now, [0], owner=went)
+        went += 1
+    for came in range(400):
+        path.forget(came)
+        now += 2000
+        while path.may_send_at(DATAGRAM, 1000 * DATAGRAM, now) == now:
+            asks = path.should_ask(DATAGRAM)
+            send(path, now, [0], owner=went, asks=asks)
+            asked, went = asked + asks, went + 1
+    assert 800 - 64 < went <= 800 and asked <= 400 // 64 + 2
 
 
 def test_some_ask_and_the_last_that_may_go(make):
@@ -372,13 +419,13 @@ def test_some_ask_and_the_last_that_may_go(make):
     asked = []
     for part in range(10):
         asked.append(path.should_ask(DATAGRAM))
-        send(path, 1, [part])
+        send(path, 1, [part], asks=asked[-1])
     assert asked == [True, False] * 4 + [True, True]
     path.forget(1)
     near = make(DATAGRAM, NEAR, 1000, 1)
-    for part in range(33):
-        assert near.should_ask(DATAGRAM) == (part % 16 == 0)
-        send(near, 1, [part])
+    for part in range(193):
+        assert near.should_ask(DATAGRAM) == (part % 64 == 0)
+        send(near, 1, [part], asks=part % 64 == 0)
 
 
 def test_what_is_on_its_way_is_known(make):
@@ -406,7 +453,8 @@ STEPS = st.one_of(
 def apply(path, step, now):
     kind, owner, number, flag = step
     if kind == "send":
-        found = [path.may_send_at(DATAGRAM, now), path.holds(number * DATAGRAM, now)]
+        found = [path.may_send_at(DATAGRAM, number * DATAGRAM, now)]
+        found += [path.holds(number * DATAGRAM, now), path.full, path.empty]
         found += [path.should_ask(DATAGRAM), path.flying(owner)]
         send(path, now, range(number), owner, again=flag, asks=number % 3 == 0)
         return found

@@ -95,7 +95,8 @@ static int take(
     struct shunter_congestion *path = &client->path;
     const uint32_t bytes = bytes_of(client, call, seq);
     const bool again = seq < call->next, stream = client->settings.stream;
-    client->paced_ns = stream ? now : shunter_congestion_may_send_at(path, bytes, now);
+    const uint64_t unsent = client->unsent * (uint64_t)shunter_client_largest(client);
+    client->paced_ns = stream ? now : shunter_congestion_may_send_at(path, bytes, unsent, now);
     if (client->paced_ns > now) {
         return 0;
     }

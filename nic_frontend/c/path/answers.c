@@ -77,7 +77,8 @@ static bool send_one(
     bool parted, uint64_t now_ns) {
     struct shunter_congestion *path = &session->path;
     const uint32_t bytes = bytes_of(session, call, seq);
-    session->paced_ns = shunter_congestion_may_send_at(path, bytes, now_ns);
+    const uint64_t unsent = session->unsent * (uint64_t)largest(session);
+    session->paced_ns = shunter_congestion_may_send_at(path, bytes, unsent, now_ns);
     if (session->paced_ns > now_ns) {
         return false;
     }

@@ -13,6 +13,8 @@
 #define MOST_RTT_NS 10000000000ULL
 #define FILL_NS 20000ULL /* not more often: less than this is not counted well */
 #define BURST_NS 2000000ULL /* what the rate brings meanwhile may go at once: clocks tick in ms */
+#define QUANTUM_DATAGRAMS 64 /* of the usual MTU: about what kernels merge */
+#define QUANTUM_NS GRANULARITY_NS /* where it is paced, not more than the rate brings meanwhile */
 #define FIRST_ROOM 16
 #define MOST_ROOM (1u << 14) /* all are looked at whenever a peer asks; 24 MB of the usual MTU */
 
@@ -115,20 +117,31 @@ static uint64_t leave(struct shunter_congestion *path, uint64_t now_ns) {
     return now_ns;
 }
 
+/* Several datagrams, or all that wait: for fewer, who stood still does not go on. */
+static uint64_t quantum(const struct shunter_congestion *path, uint64_t unsent) {
+    const uint64_t some = least(path->window / 4, (uint64_t)QUANTUM_DATAGRAMS * path->datagram);
+    return least(some, unsent);
+}
+
 uint64_t shunter_congestion_may_send_at(
-    struct shunter_congestion *path, uint32_t bytes, uint64_t now_ns) {
-    if (path->in_flight + bytes > path->window) {
+    struct shunter_congestion *path, uint32_t bytes, uint64_t unsent, uint64_t now_ns) {
+    const uint64_t some = quantum(path, unsent), room = path->full ? most(bytes, some) : bytes;
+    if (path->in_flight + room > path->window) {
         const uint64_t left_ns = leave(path, now_ns);
-        if (path->in_flight && path->in_flight + bytes > path->window) {
+        path->full = path->in_flight && path->in_flight + room > path->window;
+        if (path->full) {
             return left_ns;
         }
     }
+    path->full = false;
     fill_bucket(path, now_ns);
-    if (path->tokens >= bytes || !path->in_flight) {
+    const uint64_t tokens = path->empty ? most(bytes, least(some, paced(path, QUANTUM_NS))) : bytes;
+    path->empty = path->in_flight && path->tokens < tokens;
+    if (!path->empty) {
         return now_ns;
     }
     const uint64_t rate = most(paced(path, 1000 * GRANULARITY_NS), 1); // a second's
-    return now_ns + FILL_NS + (bytes - path->tokens) * 1000 * GRANULARITY_NS / rate;
+    return now_ns + FILL_NS + (tokens - path->tokens) * 1000 * GRANULARITY_NS / rate;
 }
 
 bool shunter_congestion_holds(struct shunter_congestion *path, uint64_t bytes, uint64_t now_ns) {
@@ -140,9 +153,9 @@ bool shunter_congestion_holds(struct shunter_congestion *path, uint64_t bytes, u
 }
 
 bool shunter_congestion_should_ask(const struct shunter_congestion *path, uint32_t bytes) {
-    const uint64_t each = least(16, most(2, path->window / path->datagram / 4));
-    return path->next % each == 0 || path->in_flight + 2ULL * bytes > path->window ||
-           path->tokens < 2ULL * bytes;
+    const uint64_t each = least(QUANTUM_DATAGRAMS, most(2, path->window / path->datagram / 4));
+    return !path->next || path->next - path->asked >= each ||
+           path->in_flight + 2ULL * bytes > path->window || path->tokens < 2ULL * bytes;
 }
 
 static int more_room(struct shunter_congestion *path) {
@@ -167,6 +180,7 @@ int shunter_congestion_sent(
     if (path->next - path->first == path->room && more_room(path)) {
         return -ENOMEM;
     }
+    path->asked = flight->asks ? path->next : path->asked;
     *flight_at(path, path->next++) = *flight;
     path->in_flight += flight->bytes;
     return 0;

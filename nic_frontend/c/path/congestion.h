@@ -43,6 +43,8 @@ struct shunter_congestion {
     uint64_t measured_ns; /* when the first round trip was, 0: none */
     uint64_t due_ns;      /* when something on its way will be lost, if it is not here by then */
     uint64_t filled_ns, tokens; /* the bucket, in bytes */
+    uint64_t asked;       /* number of the last that asks to be acknowledged */
+    bool full, empty;     /* window and bucket: the last that was to go had to wait for it */
     uint32_t timeouts;  /* in a row: times when questions showed that something is lost */
     uint64_t timed_ns;  /* the last of them; what was sent before belongs to it */
     struct shunter_flight *flights; /* by number */
@@ -72,9 +74,13 @@ uint64_t shunter_loopback_ns(const void *address);
  * When a datagram of so many bytes may be sent: now or before, or later, when its turn comes by
  * pacing, or what fills the window has left the path although nobody has said what became of it.
  * Clients do not say at once what has come, and only in turn.
+ *
+ * One that had to wait goes when there is room for a quantum of them, or for ``unsent`` bytes, which
+ * are the most that wait: else a window that was full once would be filled by one datagram for each
+ * that leaves it, each asking, none merged with another (silly windows, RFC 1122, 4.2.3.4).
  */
 uint64_t shunter_congestion_may_send_at(
-    struct shunter_congestion *path, uint32_t bytes, uint64_t now_ns);
+    struct shunter_congestion *path, uint32_t bytes, uint64_t unsent, uint64_t now_ns);
 /* Whether as many bytes could all be sent now, and not even the last would have to wait. */
 bool shunter_congestion_holds(struct shunter_congestion *path, uint64_t bytes, uint64_t now_ns);
 /*

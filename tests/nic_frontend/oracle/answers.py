@@ -128,7 +128,8 @@ class Answers:
             if not call.wanted >> seq & 1:
                 continue
             size = self._bytes(plan, seq)
-            self.session.paced_ns = path.may_send_at(size, now_ns)
+            unsent = self.unsent * self.largest
+            self.session.paced_ns = path.may_send_at(size, unsent, now_ns)
             if self.session.paced_ns > now_ns:
                 return
             is_half = 2 * (path.in_flight + size) > path.window

@@ -14,6 +14,7 @@ INITIAL_DATAGRAMS, INITIAL_BYTES, LEAST_DATAGRAMS = 10, 14_720, 2
 FIRST_RTT_NS, MOST_RTT_NS = 10 * MS, 10_000 * MS
 REORDERED, MOST_DOUBLED, UNKNOWN_DOUBLED, PERSISTENT = 3, 6, 3, 3
 BURST_NS, FILL_NS = 2 * MS, 20_000
+QUANTUM_DATAGRAMS, QUANTUM_NS = 64, MS
 Lost = list[tuple[int, int]]
 """Requests and their segments."""
 
@@ -55,6 +56,12 @@ class Congestion:
     due_ns: int = NEVER
     filled_ns: int = 0
     tokens: int = 0
+    asked: int = 0
+    """Number of the last that asks to be acknowledged."""
+    full: bool = False
+    """The last that was to go had to wait for the window."""
+    empty: bool = False
+    """For the bucket."""
     timeouts: int = 0
     timed_ns: int = 0
     next: int = 0
@@ -121,17 +128,23 @@ class Congestion:
             came = self._paced(min(passed, BURST_NS + 10 * self.rtt_ns))
             self.tokens = min(self.tokens + came, burst)
 
-    def may_send_at(self, count: int, now_ns: int) -> int:
-        """When a datagram of so many bytes may be sent, as far as is known now."""
-        if self.in_flight + count > self.window:
+    def may_send_at(self, count: int, unsent: int, now_ns: int) -> int:
+        """When a datagram of so many bytes may be sent, of so many that wait."""
+        quantum = min(self.window // 4, QUANTUM_DATAGRAMS * self.datagram, unsent)
+        room = max(count, quantum) if self.full else count
+        self.full = False
+        if self.in_flight + room > self.window:
             left_ns = self._leave(now_ns)
-            if self.in_flight and self.in_flight + count > self.window:
+            if self.in_flight and self.in_flight + room > self.window:
+                self.full = True
                 return left_ns
         self._fill(now_ns)
-        if self.tokens >= count or not self.in_flight:
+        tokens = max(count, min(quantum, self._paced(QUANTUM_NS))) if self.empty else count
+        self.empty = self.tokens < tokens and self.in_flight > 0
+        if not self.empty:
             return now_ns
         rate = max(self._paced(1000 * MS), 1)
-        return now_ns + FILL_NS + (count - self.tokens) * 1000 * MS // rate
+        return now_ns + FILL_NS + (tokens - self.tokens) * 1000 * MS // rate
 
     def holds(self, count: int, now_ns: int) -> bool:
         """Whether so many bytes could be sent at once."""
@@ -150,15 +163,16 @@ class Congestion:
 
     def should_ask(self, count: int) -> bool:
         """Whether the next one asks to be acknowledged, where not all may be sent at once."""
-        each = min(16, max(2, self.window // self.datagram // 4))
+        each = min(QUANTUM_DATAGRAMS, max(2, self.window // self.datagram // 4))
         is_last = self.in_flight + 2 * count > self.window or self.tokens < 2 * count
-        return self.next % each == 0 or is_last
+        return not self.next or self.next - self.asked >= each or is_last
 
     def sent(
         self, now_ns: int, owner: int, part: int, count: int, *, asks: bool, again: bool
     ) -> None:
         """A datagram went."""
         self.tokens -= min(self.tokens, count)
+        self.asked = self.next if asks else self.asked
         self.flights.append(Flight(self.next, now_ns, owner, part, count, asks, again))
         self.next += 1
 
