@@ -373,11 +373,12 @@ def test_no_near_request_is_paced(make):
 @pytest.mark.parametrize(
     ("window", "unsent", "room"),
     [
-        (10, 100, 3),
-        (40, 100, 10),
-        (400, 1000, 64),
-        (400, 5, 5),  # all that is left
-        (400, 1, 1),
+        (16, 100, 1),  # a small one stays full
+        (40, 100, 3),
+        (480, 1000, 30),
+        (2000, 9000, 64),
+        (2000, 5, 5),  # all that is left
+        (2000, 1, 1),
     ],
 )
 def test_who_stood_still_goes_on_with_several(make, window, unsent, room):
@@ -411,7 +412,7 @@ def test_a_full_window_is_asked_for_by_the_quantum(make):
             asks = path.should_ask(DATAGRAM)
             send(path, now, [0], owner=went, asks=asks)
             asked, went = asked + asks, went + 1
-    assert 800 - 64 < went <= 800 and asked <= 400 // 64 + 2
+    assert 800 - 25 < went <= 800 and asked <= 400 // 25 + 2
 
 
 def test_some_ask_and_the_last_that_may_go(make):

@@ -14,6 +14,7 @@
 #define FILL_NS 20000ULL /* not more often: less than this is not counted well */
 #define BURST_NS 2000000ULL /* what the rate brings meanwhile may go at once: clocks tick in ms */
 #define QUANTUM_DATAGRAMS 64 /* of the usual MTU: about what kernels merge */
+#define QUANTA 16 /* of a window at least: a small one stays full */
 #define QUANTUM_NS GRANULARITY_NS /* where it is paced, not more than the rate brings meanwhile */
 #define FIRST_ROOM 16
 #define MOST_ROOM (1u << 14) /* all are looked at whenever a peer asks; 24 MB of the usual MTU */
@@ -119,8 +120,8 @@ static uint64_t leave(struct shunter_congestion *path, uint64_t now_ns) {
 
 /* Several datagrams, or all that wait: for fewer, who stood still does not go on. */
 static uint64_t quantum(const struct shunter_congestion *path, uint64_t unsent) {
-    const uint64_t some = least(path->window / 4, (uint64_t)QUANTUM_DATAGRAMS * path->datagram);
-    return least(some, unsent);
+    const uint64_t many = (uint64_t)QUANTUM_DATAGRAMS * path->datagram;
+    return least(least(path->window / QUANTA, many), unsent);
 }
 
 uint64_t shunter_congestion_may_send_at(

@@ -14,7 +14,7 @@ INITIAL_DATAGRAMS, INITIAL_BYTES, LEAST_DATAGRAMS = 10, 14_720, 2
 FIRST_RTT_NS, MOST_RTT_NS = 10 * MS, 10_000 * MS
 REORDERED, MOST_DOUBLED, UNKNOWN_DOUBLED, PERSISTENT = 3, 6, 3, 3
 BURST_NS, FILL_NS = 2 * MS, 20_000
-QUANTUM_DATAGRAMS, QUANTUM_NS = 64, MS
+QUANTUM_DATAGRAMS, QUANTA, QUANTUM_NS = 64, 16, MS
 Lost = list[tuple[int, int]]
 """Requests and their segments."""
 
@@ -130,7 +130,7 @@ class Congestion:
 
     def may_send_at(self, count: int, unsent: int, now_ns: int) -> int:
         """When a datagram of so many bytes may be sent, of so many that wait."""
-        quantum = min(self.window // 4, QUANTUM_DATAGRAMS * self.datagram, unsent)
+        quantum = min(self.window // QUANTA, QUANTUM_DATAGRAMS * self.datagram, unsent)
         room = max(count, quantum) if self.full else count
         self.full = False
         if self.in_flight + room > self.window:
