@@ -401,10 +401,9 @@ def test_who_stood_still_goes_on_with_several(make, window, unsent, room):
 def test_a_full_window_is_asked_for_by_the_quantum(make):
     """As many questions as quanta go, however often a single datagram leaves the path."""
     path = make(DATAGRAM, 400 * DATAGRAM, MS // 2, 1)
-    now, asked, went = MS, 0, 0
-    while went < 400:
-        send(path, now, [0], owner=went)
-        went += 1
+    now, asked, went = MS, 0, 400
+    for owner in range(went):
+        send(path, now, [0], owner)
     for came in range(400):
         path.forget(came)
         now += 2000
@@ -413,6 +412,39 @@ def test_a_full_window_is_asked_for_by_the_quantum(make):
             send(path, now, [0], owner=went, asks=asks)
             asked, went = asked + asks, went + 1
     assert 800 - 25 < went <= 800 and asked <= 400 // 25 + 2
+
+
+@pytest.mark.parametrize(
+    ("doublings", "unsent", "run"),
+    [
+        (1, 1000, 1),  # 0.25 datagrams in 1 ms
+        (7, 1000, 16),  # 16
+        (7, 5, 5),  # all that is left
+        (11, 4000, 64 + 5),  # of 256 a quantum, and what 20 us bring until it is tried again
+    ],
+)
+def test_who_is_paced_goes_on_with_what_the_rate_brings_in_a_millisecond(
+    make, doublings, unsent, run
+):
+    """Windows of 10 datagrams, doubled so often, in round trips of 100 ms; runs in datagrams."""
+    path, now = make(DATAGRAM, NEAR, 100 * MS, 1), 1
+    for _ in range(doublings):
+        send(path, now, range(path.window // DATAGRAM))
+        now += 100 * MS
+        path.heard(1, None, now)
+    assert path.window == 14_720 << doublings
+
+    def burst(at):
+        went = 0
+        while path.may_send_at(DATAGRAM, unsent * DATAGRAM, at) == at:
+            send(path, at, [went], owner=2)
+            went += 1
+        return went
+
+    assert burst(now) >= 10
+    at = path.may_send_at(DATAGRAM, unsent * DATAGRAM, now)
+    assert burst(at - MS // 10) == 0
+    assert burst(path.may_send_at(DATAGRAM, unsent * DATAGRAM, at - MS // 10)) == run
 
 
 def test_some_ask_and_the_last_that_may_go(make):
