@@ -24,7 +24,12 @@ from typing import Any
 
 from common import BENCH, git
 
-TORCHSERVE = ("batching/forming", "batching/page", "handlers/torchserve", "plugins/torchserve")
+ASKS = "plugins/torchserve/host.py"
+"""Who asks the management API: commands and machines of a cluster, and none of these servers."""
+TORCHSERVE = (
+    *("batching/forming", "batching/page", "handlers/torchserve", "plugins/torchserve"),
+    f":!{ASKS}",
+)
 TRITON = ("batching/c", "batching/queue", "handlers/queue", "plugins/triton")
 NETWORK = ("batching/c", "batching/queue", "handlers/queue", "nic_frontend")
 POOL = ("allocator/memory", "handlers/pool", "handlers/torchserve/pool", "handlers/weights")
@@ -32,7 +37,7 @@ PLANS = ("allocator/planning", "plugins/profiling")
 PREEMPTION = ("batching/preemption", "handlers/preemption")
 PLACEMENT = ("allocator/placement", "plugins/control")
 ROOMS: dict[str, tuple[str, ...]] = {
-    "cluster": ("allocator/cluster", "plugins/ray"),
+    "cluster": ("allocator/cluster", "plugins/ray", ASKS),
     "cluster_sim": ("allocator/cluster",),
     "deadlines": TORCHSERVE,
     "disb": (*TORCHSERVE, *PREEMPTION),

@@ -1,5 +1,7 @@
 """What the host asks of a TorchServe, and what it undoes: against a server in memory."""
 
+import ssl
+
 import httpx
 import pytest
 
@@ -103,6 +105,16 @@ def test_what_may_be_somebody_elses_is_left_and_named(server, host, refusal):
     with pytest.raises(HostError, match=r"m/1\.0 appeared .*`shunter unload NAME/VERSION`"):
         host.load("m-1.0.mar")
     assert list(server.workers) == [("m", "1.0")]
+
+
+def test_certificates_are_read_once_and_looked_at(host, monkeypatch):
+    page = httpx.Response(200, json={"models": []})
+    given = []
+    monkeypatch.setattr(httpx, "request", lambda *_, **options: given.append(options) or page)
+    host.status()
+    TorchServeHost(URL).status()
+    first, second = (options["verify"] for options in given)
+    assert first is second and first.verify_mode == ssl.CERT_REQUIRED
 
 
 def test_what_answers_without_json_is_no_torchserve(host, monkeypatch):
