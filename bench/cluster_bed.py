@@ -77,6 +77,9 @@ class Bed:
         command = [sys.executable, "-m", "shunter.plugins.cli.main", "cluster", "status", "--json"]
         command += ["--folder", str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
+        # There is a head again: a new interpreter for each question would take a core from it.
+        self._client.enter_context(cluster.connected(self.folder))
+        self._is_client = True
         return json.loads(done.stdout)
 
     def machine(self) -> dict[str, Any]:

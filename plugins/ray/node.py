@@ -6,6 +6,7 @@ serve --cluster`` in the foreground. All processes of Ray end with this one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -133,6 +134,7 @@ class Node:
                 pass
             if self._stops.is_set():
                 break
+            self._sweep()
             pause_s = FIRST_PAUSE_S if time.monotonic() - began > HELD_S else pause_s
             LOGGER.error("Ray's node %s ended; it starts again in %g s", self._spec.name, pause_s)
             self._stops.wait(pause_s)
@@ -172,6 +174,14 @@ class Node:
             LOGGER.error("Ray's node %s did not end in %g s and is killed", self._spec.name, STOP_S)
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """End what its first process left: Ray's agents of a killed raylet look for a head for as
+        long as a node does."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _ends_with_parent() -> None:
