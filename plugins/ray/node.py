@@ -172,13 +172,12 @@ class Node:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             LOGGER.error("Ray's node %s did not end in %g s and is killed", self._spec.name, STOP_S)
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
         self._sweep()
+        self._process.wait()
 
     def _sweep(self) -> None:
-        """End what its first process left: Ray's agents of a killed raylet look for a head for as
-        long as a node does."""
+        """Kill what is left of it: Ray's agents of a killed raylet look for a head for as long as a
+        node does."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,9 +39,10 @@ _KEY_REFUSED = ("Token Authentication failed", "Token Authorization failed")
 _REGISTERED = re.compile(r'Model "(?P<name>.+)" Version: (?P<version>\S+) registered')
 
 
-_tls = functools.cache(httpx.create_ssl_context)
-"""Read once: all authorities' certificates take 36 ms, and machines are asked ten times a second.
-"""
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Read once: certificates take 36 ms, and a cluster's machines are asked ten times a second."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class _UnderWayError(HostError):

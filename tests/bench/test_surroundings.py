@@ -182,7 +182,14 @@ def test_every_benchmark_that_is_named_exists(script):
     status = script("status")
     missing = [name for name in status.ROOMS if not (status.BENCH / f"{name}.py").exists()]
     assert missing == [name for name in missing if name in ("cluster", "cluster_sim")]
-    rooms = {room for rooms in status.ROOMS.values() for room in rooms}
-    rooms = {room.removeprefix(":!") for room in rooms}
+    rooms = {room.removeprefix(":!") for rooms in status.ROOMS.values() for room in rooms}
     gone = [room for room in rooms if not (status.BENCH.parent / room).exists()]
     assert set(gone) <= {"allocator/cluster", "plugins/ray"}
+
+
+def test_no_benchmark_of_torchserve_asks_as_a_cluster_does(script):
+    """Their results outlive a change of the file that status.ASKS names."""
+    for path in script("status").BENCH.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "TorchServeHost" not in text and "torchserve.process import" not in text, path
+        assert "process_of(" not in text or 'name="triton"' in text, path

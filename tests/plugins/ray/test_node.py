@@ -11,7 +11,7 @@ from shunter.plugins.ray import node
 from shunter.plugins.ray.node import Node, NodeSpec
 
 STARTS = """
-import pathlib, signal, subprocess, sys, time
+import subprocess, sys, time
 deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 child = subprocess.Popen([sys.executable, "-c", deaf])
 with open(sys.argv[1], "a") as pids:
@@ -51,7 +51,10 @@ def until(holds):
 
 
 def is_gone(pid):
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_nothing_is_left_of_a_node_that_is_stopped(run):

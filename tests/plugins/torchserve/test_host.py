@@ -7,6 +7,7 @@ import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
 from shunter.plugins.host import HostError
+from shunter.plugins.torchserve import host as module
 from shunter.plugins.torchserve.host import TorchServeHost
 
 URL = "http://127.0.0.1:8081"
@@ -108,6 +109,8 @@ def test_what_may_be_somebody_elses_is_left_and_named(server, host, refusal):
 
 
 def test_certificates_are_read_once_and_looked_at(host, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "/there/is/none")  # no variable changes who is trusted
+    module._tls.cache_clear()
     page = httpx.Response(200, json={"models": []})
     given = []
     monkeypatch.setattr(httpx, "request", lambda *_, **options: given.append(options) or page)
