@@ -114,7 +114,7 @@ class Site:
             try:
                 return Backend(self.at)
             except BackendGone:
-                assert time.monotonic() < end
+                assert time.monotonic() < end, self.log()
                 time.sleep(0.01)
 
     def log(self):
@@ -348,13 +348,19 @@ def said(site, model, what):
         return sum(each[what] for each in backend.functions() if each["model"] == model)
 
 
+def workers(site):
+    with site.backend() as backend:
+        return sum(len(each["pids"]) for each in backend.functions())
+
+
 def descriptors(server):
     return len(os.listdir(f"/proc/{server.pid}/fd"))
 
 
 def test_a_host_that_comes_when_no_descriptor_is_free_is_heard_later(site):
     server = site.serve(1, 0, 16)
-    site.backend().close()
+    site.worker(16)
+    wait_until(lambda: answered(site))  # a model that is loaded without a descriptor is refused
     usual = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
     time.sleep(0.3)  # the last look for who comes may have had a descriptor ready
@@ -366,7 +372,9 @@ def test_a_host_that_comes_when_no_descriptor_is_free_is_heard_later(site):
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, usual)
         assert layout.unpack("hello", early.recv(1 << 16))["kind"] == Kind.HELLO
     site.worker(16)
-    wait_until(lambda: answered(site))
+    wait_until(lambda: workers(site) == 2)
+    before = answered(site)
+    wait_until(lambda: answered(site) > before)
     assert site.ended(server)["wrong"] == "0"
 
 
