@@ -43,6 +43,8 @@ final class WorkerLife implements WorkerConnection.Listener {
     volatile boolean loaded;
     /** Why it did not load its model, when it said so. */
     volatile String refusal;
+    /** Why it is ended, when that is ours to say: its death may be heard before that is. */
+    private volatile String fault;
     /** Only for the connection's thread. */
     private boolean writing;
     /** Its end is heard once: a failure is followed by the end of its connection. */
@@ -192,13 +194,15 @@ final class WorkerLife implements WorkerConnection.Listener {
             worker.lost(this, Loss.unbegun(cause));
             return;
         }
-        worker.lost(this, Loss.died(ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500, cause));
+        final String why = fault == null ? cause : fault;
+        worker.lost(this, Loss.died(ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500, why));
     }
 
     /** End the process because it misbehaves; the worker starts another. */
     void fail(final String cause) {
         final WorkerProcess running = process;
-        if (running != null) {
+        if (running != null && running.exitStatus() == null) {
+            fault = cause;
             running.kill();
         }
         worker.lost(this, Loss.died(500, cause));
@@ -228,6 +232,6 @@ final class WorkerLife implements WorkerConnection.Listener {
 
     boolean ranOutOfMemory() {
         final Integer status = process == null ? null : process.exitStatus();
-        return status != null && status == OUT_OF_MEMORY;
+        return fault == null && status != null && status == OUT_OF_MEMORY;
     }
 }

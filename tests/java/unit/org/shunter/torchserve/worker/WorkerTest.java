@@ -65,6 +65,34 @@ final class WorkerTest {
     }
 
     @Test
+    void whoIsEndedForItsFaultDidNotRunOutOfMemory() throws Exception {
+        final String listens = "echo Torch worker started.";
+        for (final String ends : List.of("exec sleep 600", "kill -9 $$")) {
+            final boolean diesFirst = ends.startsWith("kill");
+            try (TestHost test = new TestHost(NO_SHUNTER, diesFirst ? ":" : listens, ends)) {
+                final Worker[] lost = new Worker[1];
+                final FakeModel model =
+                        new FakeModel(test) {
+                            @Override
+                            public void setProblem(final String cause) { // before it is told
+                                try {
+                                    await("its process is gone", () -> !lost[0].isAlive());
+                                } catch (Exception e) {
+                                    throw new AssertionError(e);
+                                }
+                            }
+                        };
+                lost[0] = model.worker();
+                test.host.execute(lost[0]::start); // nobody is at its socket
+                final int told = lost[0].firstLoad.get(TestHost.LONGEST_S, TimeUnit.SECONDS);
+                assertEquals(diesFirst ? Loss.INSUFFICIENT_STORAGE : 500, told, ends);
+                lost[0].end();
+                lost[0].ended.get(TestHost.LONGEST_S, TimeUnit.SECONDS);
+            }
+        }
+    }
+
+    @Test
     void aProcessIsToldHowLongItMayTakeToLoad() throws Exception {
         final String tells = "echo $SHUNTER_STARTUP_TIMEOUT_S > told.new; mv told.new told";
         try (TestHost test = new TestHost(NO_SHUNTER, tells, "exec sleep 600")) {
