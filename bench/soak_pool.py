@@ -84,7 +84,7 @@ def back_again(server: PoolServer, steady: Sequence[Packed], row: Row, patience_
     # A worker is not missed when nobody asks it, a stopped seat never.
     longest_s = 3 * RESPONSE_TIMEOUT_S + ("pool" in row["fault"]) * 2 * patience_s
     while time.monotonic() < began + AGAIN_S:
-        if not (still := victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE):
+        if not (still := _runs(victim)):
             if server.are_ready(steady):
                 break
         elif time.monotonic() > began + longest_s:
@@ -95,6 +95,13 @@ def back_again(server: PoolServer, steady: Sequence[Packed], row: Row, patience_
         with contextlib.suppress(psutil.Error):
             victim.resume()
     row["until_ready_s"] = round(time.monotonic() - began, 2)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it was buried between the two
+        return False
 
 
 def warm_up(server: PoolServer, packed: Sequence[Packed], changing: Sequence[Packed]) -> None:

@@ -63,7 +63,10 @@ def test_a_child_that_a_handler_has_forked_does_not_hide_that_the_process_is_gon
 
 def has_gone(pid):
     """Nobody may have buried it."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_batch_that_hangs_takes_the_process_with_it_and_a_killed_worker_only_its_model(
