@@ -224,7 +224,7 @@ def test_cores_come_back_when_a_worker_is_killed(profiled, load, runs, wait_unti
 def test_a_change_for_which_there_is_no_memory_is_refused(site, serve):
     model = serve(batch_size=8)
     state = model.state()["configuration"]
-    answer = model.configure(configuration="1000x1x8")
+    answer = model.configure(configuration="9999x1x8")  # the most there may be
     assert answer.status == 507, answer
     assert "MiB are available" in answer["message"]
     assert model.state()["configuration"] == state
