@@ -2,9 +2,8 @@
 
 A line for each committed full result: when and of which commit it is, how many files that its
 benchmark measures are others now, and what is wrong with it. Ends with 1 when something is. What
-only reads otherwise, comments, docstrings and white space, is the same code. A change that takes no
-part in what a benchmark times is named beside its result. Other work beside a benchmark is wrong
-where it measures times.
+only reads otherwise, comments, docstrings and white space, is the same code. Other work beside a
+benchmark is wrong where it measures times.
 
 Examples:
     python bench/status.py
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import json
 import re
 import sys
@@ -78,16 +76,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
 others not named here: everything that is run."""
 UNTIMED = {"faults", "mig_faults", "product", "soak", "soak_pool", "triton_faults"}
 """These count what is lost or wrong and how memory grows: other work beside them does no harm."""
-APART = {
-    (
-        "plugins/torchserve/java/org/shunter/torchserve/worker/WorkerLife.java",
-        "db09046d0e44c0a7",
-        "09a0fc65fcecc18c",
-    ): "what is told of a worker that is ended for its fault",
-}
-"""Changes of a file, from one :func:`digest` to another, that take no part in what is timed, each
-shown by two_versions.py with and without it. Any other change of the file counts, and for those in
-UNTIMED this one does."""
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 STRING_OR_NOTHING = re.compile(
     r"""(?P<string>\"{3}.*?\"{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
@@ -108,12 +96,6 @@ class Judged:
     wrong: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """Files."""
-    apart: list[str] = field(default_factory=list)
-    """What else changed, and took no part."""
-
-    def __str__(self) -> str:
-        good = f"good, but for {', '.join(self.apart)}" if self.apart else "good"
-        return f"{self.name:20} {self.date:16} {self.commit:9} {'; '.join(self.wrong) or good}"
 
 
 def rooms_of(name: str) -> tuple[str, ...]:
@@ -129,11 +111,7 @@ def judge(name: str, content: dict[str, Any], tree: Path = BENCH.parent) -> Judg
         return Judged(name, wrong=["does not say of which commit it is: measure again"])
     found = Judged(name, origin["date"][:16], origin["commit"][:9])
     paths = rooms_of(name)
-    for file, turn in changed(tree, origin["commit"], origin["date"], paths).items():
-        if name in ROOMS and name not in UNTIMED and (file, *turn) in APART:
-            found.apart.append(APART[file, *turn])
-        else:
-            found.changed.append(file)
+    found.changed = changed(tree, origin["commit"], origin["date"], paths)
     if found.changed:
         found.wrong.append(f"{len(found.changed)} files changed since of {', '.join(paths)}")
     if origin.get("dirty"):
@@ -143,26 +121,18 @@ def judge(name: str, content: dict[str, Any], tree: Path = BENCH.parent) -> Judg
     return found
 
 
-def changed(tree: Path, commit: str, date: str, paths: Sequence[str]) -> dict[str, tuple[str, str]]:
+def changed(tree: Path, commit: str, date: str, paths: Sequence[str]) -> list[str]:
     """Files below these paths that mean something else than at a commit, or on a date if that
-    commit is not known here, with their digests of then and now."""
+    commit is not known here."""
     if git(tree, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         commit = git(tree, "rev-list", "-1", f"--before={date}", "HEAD") or EMPTY_TREE
     names = git(tree, "diff", "--name-only", "--no-renames", commit, "HEAD", "--", *paths)
 
-    found = {}
-    for name in (names or "").splitlines():
-        texts = (git(tree, "show", f"{revision}:{name}") for revision in (commit, "HEAD"))
-        before, now = (digest(name, text) for text in texts)
-        if before != now:
-            found[name] = before, now
-    return found
+    def text(revision: str, name: str) -> str | None:
+        content = git(tree, "show", f"{revision}:{name}")
+        return None if content is None else meaning(name, content)
 
-
-def digest(name: str, text: str | None) -> str:
-    """Of what code means; empty: there is no such file."""
-    code = None if text is None else meaning(name, text).strip()
-    return "" if code is None else hashlib.sha256(code.encode()).hexdigest()[:16]
+    return [n for n in (names or "").splitlines() if text(commit, n) != text("HEAD", n)]
 
 
 def meaning(name: str, text: str) -> str:
@@ -200,7 +170,7 @@ def main() -> None:
     verbose = parser.parse_args().verbose
     judged = [judge(name, content) for name, content in results().items()]
     for each in judged:
-        print(each)
+        print(f"{each.name:20} {each.date:16} {each.commit:9} {'; '.join(each.wrong) or 'good'}")
         for name in each.changed if verbose else ():
             print(f"    {name}")
     sys.exit(any(each.wrong for each in judged))

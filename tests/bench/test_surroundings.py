@@ -178,44 +178,6 @@ def test_a_result_is_good_until_what_it_measures_changes(script, repository):
     assert status.judge("soak_pool", beside, repository.path).wrong == []  # it measures no times
 
 
-def test_a_change_that_takes_no_part_is_named_and_no_other_change_of_the_file(
-    script, repository, monkeypatch
-):
-    status = script("status")
-    name = "handlers/torchserve/a.py"
-    (repository / name).parent.mkdir(parents=True)
-    digests = [status.digest(name, text) for text in ("1", "2", "3")]
-    monkeypatch.setattr(status, "APART", {(name, *digests[:2]): "what is told"})
-
-    def commit(text):
-        (repository / name).write_text(text)
-        return repository.commit()
-
-    def said(benchmark, of):
-        origin = {"commit": of, "dirty": False, "date": "2099-01-01T00:00:00+00:00"}
-        found = status.judge(benchmark, {"origin": origin}, repository.path)
-        return str(found).split(maxsplit=3)[3].partition(" changed since")[0], found.changed
-
-    first, second = commit("1"), commit("2")
-    assert said("threshold", first) == ("good, but for what is told", [])
-    assert said("threshold", second) == ("good", [])
-    assert said("faults", first) == ("1 files", [name])  # it counts what becomes of faults
-    assert said("house", first) == ("1 files", [name])  # it measures everything
-    third = commit("3")
-    for each in (first, second):
-        assert said("threshold", each) == ("1 files", [name])
-    commit("2")
-    assert said("threshold", third) == ("1 files", [name])
-    assert said("threshold", first) == ("good, but for what is told", [])
-
-
-def test_changes_that_take_no_part_are_of_files_as_they_are(script):
-    status = script("status")
-    for name, before, now in status.APART:
-        text = (status.BENCH.parent / name).read_text(encoding="utf-8")
-        assert before != now == status.digest(name, text)
-
-
 def test_every_benchmark_that_is_named_exists(script):
     status = script("status")
     missing = [name for name in status.ROOMS if not (status.BENCH / f"{name}.py").exists()]
