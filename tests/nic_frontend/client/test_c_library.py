@@ -441,9 +441,9 @@ def streamed(make_service):
     """A service with a model that counts, and its worker."""
     made = []
 
-    def make(**settings):
+    def make(environ=None, **settings):
         tests, service = of_tests("test_streaming"), make_service(**settings)
-        made.append(tests.Worker(service._folder / "nic.sock", tests.Counts()))
+        made.append(tests.Worker(service._folder / "nic.sock", tests.Counts(), environ=environ))
         service.wait_for("s")
         return service, made[-1]
 
@@ -454,12 +454,13 @@ def streamed(make_service):
 
 def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
     program = compiled(installed, HERE / "use_streams.c", tmp_path)
-    service, _ = streamed(key=KEY, encrypt=False)
+    # Whose farewell gets lost leaves a stream behind, which is let go after half of this.
+    service, _ = streamed({"SHUNTER_RESPONSE_TIMEOUT_S": "20"}, key=KEY, encrypt=False)
     for scheme, protection in (("udp", 0), ("udp", 1), ("udp", 2), ("tcp", 0), ("unix", 2)):
         command = [program, service.url(scheme), "1", str(protection)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    for kind in "Link", "Late":
+    for kind in "Late", "Link":
         link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05, kind)
         try:
             command = [program, f"udp://127.0.0.1:{link.port}", "1"]

@@ -88,12 +88,16 @@ class Link:
 
 
 class Late(Link):
-    """Of each request what is sent first gets lost, so that answers to later ones overtake it."""
+    """Of each request what is sent first gets lost, so that answers to later ones overtake it.
+
+    So does the client's farewell: the server has only its silence to go by.
+    """
 
     def _carry(self, data, is_up):
         header = parse(data) if is_up else None
         again = Flags.RETRANS | Flags.NEXT
-        if header and header.type == MessageType.REQ and not header.flags & again:
+        is_first = header and header.type == MessageType.REQ and not header.flags & again
+        if is_first or (header and header.type == MessageType.ACK and header.flags & Flags.LAST):
             self.faults += 1
         else:
             self._pass(data, is_up)

@@ -86,10 +86,10 @@ def part(number, size, seed):
 class Worker:
     """A worker as a model server's process would run it."""
 
-    def __init__(self, path, handler, batch=1, model="s", tensors=TENSORS):
+    def __init__(self, path, handler, batch=1, model="s", tensors=TENSORS, environ=None):
         self.handler = handler
         loaded = loaded_model.LoadedModel(model, {"tensors": tensors}, batch, handler)
-        link = loaded_model.link_of(path, loaded, {})
+        link = loaded_model.link_of(path, loaded, environ or {})
         self._server, self._other = socket.socketpair()
         self._thread = threading.Thread(target=link.run, args=(self._server, lambda: True))
         self._thread.start()
