@@ -248,6 +248,7 @@ int shunter_function_gets_queue(
     }
     memcpy(function->descriptors, descriptors, count * sizeof *descriptors);
     function->told = *told;
+    function->looked_ns = shunter_now_ns(); // this process may be stopped before it looks at all
     // The thread may sleep at any time: workers always ring, and it has to look only once.
     shunter_set(shunter_front_end_word(&function->queue, SHUNTER_Q_FRONT_END_ASLEEP), 1);
     shunter_set(

@@ -252,7 +252,7 @@ static void end_stuck(struct shunter_function *function, uint32_t index, uint64_
 static void excuse(struct shunter_function *function, uint64_t now_ns) {
     const uint64_t passed_ns = now_ns > function->looked_ns ? now_ns - function->looked_ns : 0;
     const bool works = function->yields && function->served->in_flight;
-    const bool was_away = function->looked_ns && passed_ns > AWAY_NS;
+    const bool was_away = passed_ns > AWAY_NS;
     function->looked_ns = now_ns;
     const struct shunter_holds holds =
         works ? shunter_holds_now(function->backend, now_ns) : (struct shunter_holds){0};
