@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def summarise(samples: list[Row], sides: list[str]) -> tuple[list[Row], Row]:
-    """A row for every side, and Shunter with deadlines against the best without."""
+    """A row for every side, and Shunter with deadlines against the best without them."""
     shares = {s: [row["in_time"] for row in samples if row["side"] == s] for s in sides}
     rows: list[Row] = []
     for side in sides:
@@ -139,14 +139,16 @@ def summarise(samples: list[Row], sides: list[str]) -> tuple[list[Row], Row]:
         row: Row = {"side": side, "in_time": statistics.median(shares[side])}
         rows.append({**row, "by_deadline": by_deadline})
 
-    def best(prefix: str) -> list[float]:
+    def lowest(prefix: str) -> Row:
+        """Against whichever of them is the best in the same rounds."""
         named = [side for side in sides if side.startswith(prefix)]
-        return shares[max(named, key=lambda side: statistics.median(shares[side]))]
+        found = (paired_ratio(shares["edf"], shares[side]) for side in named)
+        return min(found, key=lambda ratio: ratio["median"])
 
-    against = {"fifo": paired_ratio(shares["edf"], best("fifo"))}
+    against = {"fifo": lowest("fifo")}
     headline = {"in_time_vs_fifo": against["fifo"]["median"]}
     if any(side.startswith("stock") for side in sides):
-        against["stock"] = paired_ratio(shares["edf"], best("stock"))
+        against["stock"] = lowest("stock")
         headline["in_time_vs_tuned_stock"] = against["stock"]["median"]
     return [*rows, {"ratios": against}], headline
 

@@ -13,7 +13,7 @@ burst of that delays as many requests as a p99 is made of. What it said is in th
 others ("first_round_mixed_p99_ms").
 
 Examples:
-    python bench/mixed_classes.py                 # 1 + 5 rounds, about 15 minutes
+    python bench/mixed_classes.py                 # 1 + 5 rounds, about 20 minutes
     python bench/mixed_classes.py --quick         # Shunter alone, under two minutes
     python bench/mixed_classes.py --batch 8 --no-rival
 """
@@ -101,13 +101,17 @@ class Subject:
         return found, spent / count if count else None
 
     def measure_capacity(self, batch: int) -> None:
-        """The highest closed-loop rate with batches of ``batch``, of all models together."""
+        """The highest closed-loop rate with batches of ``batch``, of all models together.
+
+        A server that has just started does less than it can: 4 s said 0.7 of it once.
+        """
         clients = 4 * batch // len(set(self.urls.values()))
         closed = load.Closed(clients, 4.0)
         asked = {self.urls[c]: {"bodies": BODIES, **self.terms[c]} for c in CLASSES}
         every = [load.Stream(u, u, closed=closed, **terms) for u, terms in asked.items()]
-        found = load.run(load.Spec(every, timeout_s=120))
-        self.capacity = sum(found[url]["ok_per_s"] for url in asked)
+        for _ in range(5):
+            found = load.run(load.Spec(every, timeout_s=120))
+            self.capacity = max(self.capacity, sum(found[url]["ok_per_s"] for url in asked))
 
 
 def run(streams: list[load.Stream]) -> load.Result:
