@@ -326,6 +326,25 @@ def test_a_worker_that_has_answered_is_not_stuck_however_late_it_is_heard(site):
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
 
 
+def test_a_worker_is_not_stuck_when_the_server_stood_still_from_its_first_answers_on(site):
+    """Mostly before the backend has looked after its workers at all, which it does 20 times/s."""
+    server = site.serve(4, 0, 16)
+    site.backend().close()
+    worker = site.worker(16, RESPONSE_TIMEOUT_S="3")
+    wait_until(lambda: answered(site))
+    os.kill(worker.pid, signal.SIGSTOP)  # with a batch, which the server waits for
+    os.kill(server.pid, signal.SIGSTOP)
+    time.sleep(3.2)
+    os.kill(server.pid, signal.SIGCONT)
+    time.sleep(0.2)
+    os.kill(worker.pid, signal.SIGCONT)
+    before = answered(site)
+    wait_until(lambda: answered(site) > before + 200)
+    assert worker.poll() is None
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+
+
 def test_who_is_not_loaded_any_more_keeps_no_memory_and_gets_it_again(site):
     site.worker(16)
     server = site.serve(1, 0, 16)
