@@ -8,8 +8,10 @@ up to 1.4 times as long for all of the network: for a batch of 15 longer than fo
 where there is enough to do, else what it was. Results differ as those of batches below and above 16
 always have: in the last digits.
 
-Processors differ, so each worker tries both at the first such convolution. A torch that cannot be
-told stays as it is, and ``SHUNTER_POINTWISE=0`` leaves any as it is.
+Processors differ, so both are tried at the first such convolution. What the first worker of a
+server finds holds for all, by a link in the runtime folder: with workers that had each tried for
+themselves, the last digits depended on which one was asked. A torch that cannot be told stays as it
+is, and ``SHUNTER_POINTWISE=0`` leaves any as it is.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import wrapt
 
 VARIABLE = "SHUNTER_POINTWISE"
+RUNTIME = "SHUNTER_RUNTIME"
 FEWEST_PIXELS = 64
 """Of a batch: oneDNN puts the weights in order for each call, which must be worth it."""
 FEWEST_PRODUCTS = 1 << 20
@@ -33,6 +38,7 @@ FASTER = 0.9
 _TRIAL = (2, 256, 28, 64)
 """Pictures, channels, side and filters of the convolution that is tried."""
 _TRIES = 5
+_YES, _NO = "onednn", "usual"
 _OPERATOR = "_slow_conv2d_forward"
 _OURS: list[Any] = []
 """What is registered lives as long as the process."""
@@ -49,6 +55,25 @@ def is_worth(shape: Sequence[int], filters: int) -> bool:
     pictures, channels, height, width = shape
     pixels = pictures * height * width
     return pixels >= FEWEST_PIXELS and pixels * channels * filters >= FEWEST_PRODUCTS
+
+
+def agree(runtime: str | None, version: str, find: Callable[[], bool]) -> bool:
+    """What the first worker of a server with this version of torch found; the first one finds.
+
+    A link is made whole or not at all, so nobody waits for anybody, who may be standing still.
+    Where the folder cannot be read or written, each worker goes by what it finds itself.
+    """
+    if not runtime:
+        return find()
+    link = Path(runtime) / f"pointwise-{version}"
+    with suppress(OSError):
+        return os.readlink(link) == _YES
+    found = find()
+    with suppress(OSError):
+        link.symlink_to(_YES if found else _NO)
+    with suppress(OSError):
+        return os.readlink(link) == _YES
+    return found
 
 
 def _replace(torch: Any) -> None:
@@ -74,6 +99,9 @@ def _forward_of(torch: Any, usual: Any, onednn: Any) -> Callable[..., Any]:
     def is_faster() -> bool:
         if not torch.backends.mkldnn.is_available():
             return False
+        return agree(os.environ.get(RUNTIME), torch.__version__, try_both)
+
+    def try_both() -> bool:
         pictures, channels, side, filters = _TRIAL
         x = torch.ones(pictures, channels, side, side)
         weight = torch.ones(filters, channels, 1, 1)
@@ -102,6 +130,6 @@ def _forward_of(torch: Any, usual: Any, onednn: Any) -> Callable[..., Any]:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    begin = time.thread_time()  # the one thread's own: others want the core, too
     call()
-    return time.perf_counter() - begin
+    return time.thread_time() - begin

@@ -113,6 +113,34 @@ def test_a_small_one_is_not_worth_it(shape, filters, worth):
     assert pointwise.is_worth(shape, filters) is worth
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_all_workers_of_a_server_go_by_the_first(tmp_path, first):
+    server, other = tmp_path / "server", tmp_path / "other"
+    server.mkdir(), other.mkdir()
+    fast, slow = {"faster": 1e9}, {"faster": 0}
+    of_it, of_other = {"SHUNTER_RUNTIME": str(server)}, {"SHUNTER_RUNTIME": str(other)}
+    assert run(tmp_path, of_it, **(fast if first else slow))["onednn"] is first
+    assert run(tmp_path, of_it, **(slow if first else fast))["onednn"] is first
+    assert run(tmp_path, of_other, **(slow if first else fast))["onednn"] is not first
+
+
+def test_who_tries_at_the_same_time_goes_by_who_was_first(tmp_path):
+    def overtaken():
+        assert pointwise.agree(str(tmp_path), "2.13", lambda: True)
+        return False
+
+    assert pointwise.agree(str(tmp_path), "2.13", overtaken)
+    assert not pointwise.agree(str(tmp_path), "2.12", lambda: False)  # another torch
+    assert pointwise.agree(str(tmp_path), "2.13", lambda: pytest.fail("it is known"))
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_without_a_folder_each_goes_by_itself(tmp_path, found):
+    (tmp_path / "pointwise-1").write_text("no link")
+    for runtime in (None, "", str(tmp_path / "gone"), str(tmp_path)):
+        assert pointwise.agree(runtime, "1", lambda: found) is found
+
+
 def test_a_torch_that_cannot_be_told_stays_as_it_is(capsys):
     class Other:
         ops = type("ops", (), {"aten": object()})
