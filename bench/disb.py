@@ -44,7 +44,7 @@ from pathlib import Path
 import arrivals
 import disb_workloads
 from common import Parser, Progress, Row, keep, make_stores, write_result
-from disb_load import LEAD_S, LateStart, client_goes_first, measure, service_time
+from disb_load import LEAD_S, LateStart, client_goes_first, measure, service_times
 from disb_rows import headline, summarise, work_per_s
 from disb_server import SCHEMES, Bed, Setting, copies
 from disb_workloads import DRIVE, WORKLOADS, Run, Workload
@@ -98,8 +98,7 @@ class Bench:
         others = {model for models in sets for model in models}
         self.bed.register({(m, "strict") for m in strict | others} | self._best_effort(sets))
         self.bed.use("rt_only")
-        seconds = 0.8 if self.args.quick else 3.0
-        self.service_s = {m: service_time(self.bed, m, seconds) for m in sorted(strict | others)}
+        self.service_s = service_times(self.bed, sorted(strict | others), self.args.quick)
         self.scales = {
             n: disb_workloads.scale(each, self.service_s) for n, each in self.workloads.items()
         }
