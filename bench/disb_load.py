@@ -184,7 +184,8 @@ def _faults(samples: Samples) -> Row:
 def service_times(bed: Bed, models: Sequence[str], quick: bool) -> dict[str, float]:
     """Seconds of one request to each strict model on an idle server, the lowest of some turns.
 
-    In the first turn Java still compiles, and what has both cores waits for the slower one.
+    A server that has just started may be slower: one turn once gave DenseNet 53 ms instead of 27,
+    and the workloads a third less strict work than they are for.
     """
     turns, seconds = (2, 0.8) if quick else (4, 1.5)
     found = [{model: _service_time(bed, model, seconds) for model in models} for _ in range(turns)]

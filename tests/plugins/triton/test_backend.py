@@ -152,6 +152,12 @@ def answered(site):
         return sum(each["answered"] for each in backend.functions())
 
 
+def answers_more(site, number):
+    """Until more than so many have been answered from now on."""
+    before = answered(site)
+    wait_until(lambda: answered(site) > before + number)
+
+
 def count(found):
     return sum(int(found[code]) for code in map(str, range(8)))
 
@@ -301,8 +307,7 @@ def test_a_process_whose_seat_has_ended_may_still_write_and_is_there_until_it_le
     wait_until(lambda: answered(site) > 500)
     for _ in range(2):
         os.kill(int(pool.stdout.readline()), signal.SIGKILL)
-        before = answered(site)
-        wait_until(lambda before=before: answered(site) > before + 500)
+        answers_more(site, 500)
     with site.backend() as backend:
         assert [each["workers"] for each in backend.functions()] == [1, 1]
     found = site.ended(server)
@@ -314,13 +319,11 @@ def test_a_worker_that_has_answered_is_not_stuck_however_late_it_is_heard(site):
     worker = site.worker(16, RESPONSE_TIMEOUT_S="3")
     server = site.serve(4, 0, 16)
     for _ in range(3):
-        before = answered(site)
-        wait_until(lambda before=before: answered(site) > before + 200)
+        answers_more(site, 200)
         os.kill(server.pid, signal.SIGSTOP)
         time.sleep(3.2)
         os.kill(server.pid, signal.SIGCONT)
-    before = answered(site)
-    wait_until(lambda: answered(site) > before + 200)
+    answers_more(site, 200)
     assert worker.poll() is None
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
@@ -338,8 +341,7 @@ def test_a_worker_is_not_stuck_when_the_server_stood_still_from_its_first_answer
     os.kill(server.pid, signal.SIGCONT)
     time.sleep(0.2)
     os.kill(worker.pid, signal.SIGCONT)
-    before = answered(site)
-    wait_until(lambda: answered(site) > before + 200)
+    answers_more(site, 200)
     assert worker.poll() is None
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
@@ -392,8 +394,7 @@ def test_a_host_that_comes_when_no_descriptor_is_free_is_heard_later(site):
         assert layout.unpack("hello", early.recv(1 << 16))["kind"] == Kind.HELLO
     site.worker(16)
     wait_until(lambda: workers(site) == 2)
-    before = answered(site)
-    wait_until(lambda: answered(site) > before)
+    answers_more(site, 0)
     assert site.ended(server)["wrong"] == "0"
 
 
@@ -409,8 +410,7 @@ def test_models_take_turns_where_the_control_page_asks_for_it(site, tmp_path):
     wait_until(lambda: answered(site) > 500)
     os.kill(killed.pid, signal.SIGKILL)
     site.worker(16, model="m", lock=[lock])
-    before = answered(site)
-    wait_until(lambda: answered(site) > before + 500)
+    answers_more(site, 500)
     assert lock.read_text() == ""
     with site.backend() as backend:
         assert min(each["answered"] for each in backend.functions()) > 100
@@ -426,8 +426,7 @@ def test_the_backend_serves_on_without_its_host_and_takes_workers_of_the_next(si
     server = site.serve(4, 0, 16)
     wait_until(lambda: answered(site) > 500)
     site.reception.close()
-    before = answered(site)
-    wait_until(lambda: answered(site) > before + 500)
+    answers_more(site, 500)
     site.receive()
     second = site.worker(16)
     with site.backend() as backend:
@@ -454,8 +453,7 @@ def test_strict_requests_hold_where_their_workers_run_on_one_page_after_another(
         assert held(page) in (0, tensor_worker.SLICES)
     first = pages[0].page.words[: RUNNERS_OFFSET // 8].tobytes()
     assert held(pages[0]) == 0
-    before = answered(site)
-    wait_until(lambda: answered(site) > before + 200)
+    answers_more(site, 200)
     assert pages[0].page.words[: RUNNERS_OFFSET // 8].tobytes() == first
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
