@@ -83,11 +83,11 @@ class _Behind:
         before, self._looked = self._looked, (time.process_time(), time.monotonic())
         if has_less(self._looked[0] - before[0], self._looked[1] - before[1]):
             self._shares = self._may_share
-            _each_thread(_hurry)
+            each_thread(_hurry)
 
     def _take(self, step: Callable[[], None]) -> None:
         if self._shares:
-            _each_thread(_take_share)
+            each_thread(_take_share)
         step()
 
 
@@ -104,7 +104,7 @@ def begin(
     """Take only what others leave, on ``near`` CPUs. Returns what ends it, on ``cpus``."""
 
     def wake() -> None:
-        _each_thread(_wake)
+        each_thread(_wake)
         move_threads(near, cpus)
 
     behind = _Behind(patience_s, wake)
@@ -124,9 +124,9 @@ def begin_idle(step_back: Callable[[], None], patience_s: float = PATIENCE_S) ->
     if not can_return_from_idle():
         step_back()
         return lambda: None
-    behind = _Behind(patience_s, lambda: _each_thread(_wake))
+    behind = _Behind(patience_s, lambda: each_thread(_wake))
     step_back()
-    return lambda: behind.end(lambda: _each_thread(_step_back))
+    return lambda: behind.end(lambda: each_thread(_step_back))
 
 
 def leave() -> None:
@@ -141,7 +141,7 @@ def leave() -> None:
             os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
             os.sched_setaffinity(thread, anywhere)
 
-    _each_thread(step_aside)
+    each_thread(step_aside)
 
 
 def can_return_from_idle() -> bool:
@@ -199,10 +199,10 @@ def move_threads(old: Collection[int], new: Collection[int]) -> None:
         if os.sched_getaffinity(thread) == wanted:
             os.sched_setaffinity(thread, new)
 
-    _each_thread(move)
+    each_thread(move)
 
 
-def _each_thread(change: Callable[[int], None]) -> None:
+def each_thread(change: Callable[[int], None]) -> None:
     """For all threads of this process and of those it has started, which inherit their place.
 
     Also for those that start meanwhile; their parent may not have been changed yet.

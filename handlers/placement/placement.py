@@ -28,8 +28,7 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
 
 An absent or empty variable leaves that part as it is. A place is taken before torch is imported,
 because OpenMP and MKL read their variables once and start threads that inherit the affinity and
-the scheduling class. A GPU or a slice of one comes by ``CUDA_VISIBLE_DEVICES``,
-which needs no help.
+the scheduling class. A GPU or a slice of one comes by ``CUDA_VISIBLE_DEVICES``.
 """
 
 from __future__ import annotations
@@ -66,13 +65,11 @@ LIBRARY_VARIABLES = (
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPINS = "10000"
-"""About 0.1 ms: long enough for a model that runs alone, and short where several want the same
-cores."""
+"""About 0.1 ms: enough for a model that runs alone, and short where several want the same cores."""
 
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 MAX_THREADS = MAX_CPU + 1
-
 _SCHEDULING = ("idle", "other")
 
 
@@ -169,9 +166,10 @@ class Place:
     def __init__(self, placement: Placement, environ: MutableMapping[str, str]) -> None:
         """Move this process there."""
         self._placement = placement
-        self._claims: CoreClaims | None = None
+        self.claims: CoreClaims | None = None
         self._lacks_cores = False
         self._end_gentle: Callable[[], None] | None = None
+        self.own: tuple[int, ...] = ()  # CPUs that were given to it, or that it chose
         if placement.threads is not None:
             for name in LIBRARY_VARIABLES:
                 environ[name] = str(placement.threads)
@@ -180,6 +178,7 @@ class Place:
         if cores is not None:
             near &= _same_node(cores)
             _pin(cores)
+            self.own = cores
         loading.end_early(environ)
         if placement.scheduling == "idle":
             # By default they spin for milliseconds, on cores that other best effort could use.
@@ -215,13 +214,14 @@ class Place:
         elif self._placement.choose:
             # They can be had only now: who had them was ending, or somebody was choosing for long.
             loading.move_threads(os.sched_getaffinity(0), cores)
+            self.own = cores
 
     def _keep(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
         """The CPUs that were given; workers that choose theirs shall know."""
         cores = self._placement.cores
         if cores is not None:
             try:
-                self._claims = CoreClaims(claims_path(environ, os.geteuid()))
+                self.claims = CoreClaims(claims_path(environ, os.geteuid()))
                 self._claim()
             except OSError as error:
                 self._lacks_cores = isinstance(error, TimeoutError)  # perhaps after the load
@@ -238,7 +238,7 @@ class Place:
             )
             return None
         try:
-            self._claims = CoreClaims(claims_path(environ, os.geteuid()))
+            self.claims = CoreClaims(claims_path(environ, os.geteuid()))
             cores = self._claim()
         except TimeoutError:  # whoever was choosing may be done, or gone, after the load
             cores = None
@@ -249,12 +249,12 @@ class Place:
         return cores
 
     def _claim(self) -> tuple[int, ...] | None:
-        assert self._claims is not None
+        assert self.claims is not None
         given, threads = self._placement.cores, self._placement.threads or 1
         if given is not None:
-            self._claims.hold(given)
+            self.claims.hold(given)
             return given
-        return self._claims.claim(read_topology(), threads, self._placement.share_with)
+        return self.claims.claim(read_topology(), threads, self._placement.share_with)
 
 
 def _same_node(cores: Collection[int]) -> set[int]:
