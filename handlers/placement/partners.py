@@ -28,9 +28,9 @@ import psutil
 
 from shunter.allocator.cpus.claims import CoreClaims
 from shunter.handlers.placement.gentle import each_thread
-from shunter.handlers.placement.placement import BINDING_VARIABLES, Placement
 
 VARIABLE = "SHUNTER_PARTNERS"
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 LOOK_S = 0.2
 """How often is asked who shares the cores; 20 us each time."""
 PERIOD_S = 5.0
@@ -133,18 +133,14 @@ class Partners(threading.Thread):
         each_thread(let_go)
 
 
-def keep_apart(
-    placement: Placement,
-    own: Collection[int],
-    claims: CoreClaims | None,
-    environ: Mapping[str, str],
-) -> None:
+def keep_apart(threads: int | None, claims: CoreClaims | None, environ: Mapping[str, str]) -> None:
     """Watch over the thread that calls this, which serves, and over the other one.
 
-    ``own``: the CPUs of this process, which has loaded its model, as ``claims`` tells others.
+    ``claims``: what tells others that this process, which has loaded its model, has its CPUs.
     """
+    own = os.sched_getaffinity(0)
     if (
-        placement.threads == 2
+        threads == 2
         and len(own) == 2
         and claims is not None
         and environ.get(VARIABLE, "1") != "0"

@@ -44,6 +44,7 @@ from shunter.allocator.cpus.claims import CoreClaims, claims_path
 from shunter.allocator.cpus.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.handlers.placement import gentle as loading
+from shunter.handlers.placement.partners import BINDING_VARIABLES, keep_apart
 
 CORES_VARIABLE = "SHUNTER_CORES"
 THREADS_VARIABLE = "SHUNTER_THREADS"
@@ -66,9 +67,6 @@ LIBRARY_VARIABLES = (
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPINS = "10000"
 """About 0.1 ms: enough for a model that runs alone, and short where several want the same cores."""
-
-BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-
 MAX_THREADS = MAX_CPU + 1
 _SCHEDULING = ("idle", "other")
 
@@ -166,10 +164,9 @@ class Place:
     def __init__(self, placement: Placement, environ: MutableMapping[str, str]) -> None:
         """Move this process there."""
         self._placement = placement
-        self.claims: CoreClaims | None = None
+        self._claims: CoreClaims | None = None
         self._lacks_cores = False
         self._end_gentle: Callable[[], None] | None = None
-        self.own: tuple[int, ...] = ()  # CPUs that were given to it, or that it chose
         if placement.threads is not None:
             for name in LIBRARY_VARIABLES:
                 environ[name] = str(placement.threads)
@@ -178,7 +175,6 @@ class Place:
         if cores is not None:
             near &= _same_node(cores)
             _pin(cores)
-            self.own = cores
         loading.end_early(environ)
         if placement.scheduling == "idle":
             # By default they spin for milliseconds, on cores that other best effort could use.
@@ -201,27 +197,31 @@ class Place:
         if self._end_gentle is not None:
             self._end_gentle()
             self._end_gentle = None
+        if self._lacks_cores:
+            self._claim_late()
         if not self._lacks_cores:
-            return
+            keep_apart(self._placement.threads, self._claims, os.environ)
+
+    def _claim_late(self) -> None:
         why = f"no NUMA node has {self._placement.threads} CPUs that no other worker holds"
         try:
             cores = self._claim()
         except OSError as error:
             cores, why = None, str(error)
+        self._lacks_cores = cores is None
         if cores is None:
             what = "is not pinned" if self._placement.choose else "may have to share its CPUs"
             print(f"Model worker {what}: {why}", flush=True)
         elif self._placement.choose:
             # They can be had only now: who had them was ending, or somebody was choosing for long.
             loading.move_threads(os.sched_getaffinity(0), cores)
-            self.own = cores
 
     def _keep(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
         """The CPUs that were given; workers that choose theirs shall know."""
         cores = self._placement.cores
         if cores is not None:
             try:
-                self.claims = CoreClaims(claims_path(environ, os.geteuid()))
+                self._claims = CoreClaims(claims_path(environ, os.geteuid()))
                 self._claim()
             except OSError as error:
                 self._lacks_cores = isinstance(error, TimeoutError)  # perhaps after the load
@@ -238,7 +238,7 @@ class Place:
             )
             return None
         try:
-            self.claims = CoreClaims(claims_path(environ, os.geteuid()))
+            self._claims = CoreClaims(claims_path(environ, os.geteuid()))
             cores = self._claim()
         except TimeoutError:  # whoever was choosing may be done, or gone, after the load
             cores = None
@@ -249,12 +249,12 @@ class Place:
         return cores
 
     def _claim(self) -> tuple[int, ...] | None:
-        assert self.claims is not None
+        assert self._claims is not None
         given, threads = self._placement.cores, self._placement.threads or 1
         if given is not None:
-            self.claims.hold(given)
+            self._claims.hold(given)
             return given
-        return self.claims.claim(read_topology(), threads, self._placement.share_with)
+        return self._claims.claim(read_topology(), threads, self._placement.share_with)
 
 
 def _same_node(cores: Collection[int]) -> set[int]:

@@ -62,14 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.freeze()
     gc.enable()
     wrapt.register_post_import_hook(lambda torch: gc.freeze(), "torch")  # the handler's part of it
-
-    def on_loaded() -> None:
-        from shunter.handlers.placement.partners import keep_apart
-
-        place.settle()
-        keep_apart(placement, place.own, place.claims, os.environ)
-
-    return serving.run(args, placement.threads, on_loaded)
+    return serving.run(args, placement.threads, place.settle)
 
 
 def _forget_working_directory() -> None:

@@ -9,7 +9,6 @@ import pytest
 from shunter.allocator.cpus.claims import CoreClaims
 from shunter.handlers.placement import partners
 from shunter.handlers.placement.partners import keep_apart, partner_of
-from shunter.handlers.placement.placement import Placement
 
 MAIN = 1
 
@@ -35,31 +34,32 @@ def test_a_partner_works_as_the_serving_thread_does(before, now, partner):
 
 
 @pytest.mark.parametrize(
-    ("given", "own", "environ", "watched"),
+    ("threads", "own", "environ", "watched"),
     [
-        ({"threads": 2}, (2, 3), {}, True),
-        ({"threads": 2, "scheduling": "other"}, (2, 3), {"SHUNTER_PARTNERS": "1"}, True),
-        ({"threads": 2}, (2, 3), {"SHUNTER_PARTNERS": "0"}, False),
-        ({"threads": 2}, (2, 3), {"OMP_PROC_BIND": "true"}, False),
-        ({"threads": 2}, (2, 3), {"GOMP_CPU_AFFINITY": "2 3"}, False),
-        ({"threads": 2}, (), {}, False),
-        ({"threads": 2}, (1, 2, 3), {}, False),
-        ({"threads": 1}, (2, 3), {}, False),
-        ({"threads": 3}, (1, 2, 3), {}, False),
-        ({}, (2, 3), {}, False),
+        (2, {2, 3}, {}, True),
+        (2, {2, 3}, {"SHUNTER_PARTNERS": "1"}, True),
+        (2, {2, 3}, {"SHUNTER_PARTNERS": "0"}, False),
+        (2, {2, 3}, {"OMP_PROC_BIND": "true"}, False),
+        (2, {2, 3}, {"GOMP_CPU_AFFINITY": "2 3"}, False),
+        (2, {3}, {}, False),
+        (2, {1, 2, 3}, {}, False),
+        (1, {2, 3}, {}, False),
+        (3, {1, 2, 3}, {}, False),
+        (None, {2, 3}, {}, False),
     ],
 )
 def test_two_threads_on_two_cores_of_their_own_are_watched(
-    monkeypatch, tmp_path, given, own, environ, watched
+    monkeypatch, tmp_path, threads, own, environ, watched
 ):
-    claims = CoreClaims(tmp_path / "claims")
     begun = []
 
     def start(self):
         begun.append(self)
 
     monkeypatch.setattr(partners.Partners, "start", start)
-    keep_apart(Placement(**given), own, claims, environ)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: own)
+    keep_apart(threads, CoreClaims(tmp_path / "claims"), environ)
+    keep_apart(threads, None, environ)
     assert len(begun) == watched
 
 
@@ -124,19 +124,27 @@ def run(code, **variables):
 
 
 @needs_two_cpus
-def test_a_worker_that_has_loaded_is_watched(tmp_path):
+@pytest.mark.parametrize("cores", ["auto", "given"])
+def test_a_worker_that_has_loaded_is_watched(tmp_path, cores):
+    given = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
     run(
         """
-from shunter.handlers.torchserve import serving, worker
+from shunter.handlers.placement import placement
 seen = []
-partners.keep_apart = lambda placement, own, claims, environ: seen.append(
-    (placement.threads, own, claims.holders(own[0])))
-serving.run = lambda args, threads, on_loaded: on_loaded()
-worker.main(["--sock-type", "unix", "--sock-name", "unused"])
-assert seen == [(2, tuple(sorted(both)), set())]
+placement.keep_apart = lambda threads, claims, environ: seen.append((threads, claims.holders(0)))
+place = placement.Place(placement.read_placement(os.environ), os.environ)
+assert seen == []
+place.settle()
+assert seen == [(2, set())]
+place._lacks_cores, place._claim = True, lambda: None  # others have them
+place.settle()
+assert len(seen) == 1
+place._claim = lambda: tuple(both)  # and then no longer
+place.settle()
+assert len(seen) == 2
 """,
         SHUNTER_THREADS="2",
-        SHUNTER_CORES=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])),
+        SHUNTER_CORES=given if cores == "given" else "auto",
         SHUNTER_CORE_CLAIMS=str(tmp_path / "claims"),
     )
 
@@ -194,7 +202,6 @@ def test_a_real_process_with_one_of_their_cores_and_its_death_are_noticed(tmp_pa
 import time
 from pathlib import Path
 from shunter.allocator.cpus.claims import CoreClaims
-from shunter.handlers.placement.placement import Placement
 
 def until(wanted):
     deadline = time.monotonic() + 60
@@ -207,7 +214,7 @@ claims = CoreClaims(path)
 claims.hold(both)
 it, _ = start()
 partners.partner_of = lambda main, before, now: it
-partners.keep_apart(Placement(threads=2), both, claims, {{}})
+partners.keep_apart(2, claims, {{}})
 time.sleep(0.5)
 assert place(me) == both
 command = [sys.executable, "-c", {HOLDING!r}, str(path), str(max(both))]

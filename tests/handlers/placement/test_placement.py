@@ -201,7 +201,7 @@ class Stopped:
         raise TimeoutError("process 7 has been choosing cores")
 
 place = take()
-place._lacks_cores, place.claims = True, Stopped()
+place._lacks_cores, place._claims = True, Stopped()
 place.settle()
 say()
 """
