@@ -24,15 +24,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-import psutil
-
 from shunter.allocator.cpus.claims import CoreClaims
 from shunter.handlers.placement.gentle import each_thread
 
 VARIABLE = "SHUNTER_PARTNERS"
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 LOOK_S = 0.2
-"""How often is asked who shares the cores; 20 us each time."""
+"""How often is asked who shares the cores, which takes about 12 us."""
 PERIOD_S = 5.0
 """How often is asked who works."""
 LEAST_S = 0.5
@@ -161,4 +159,6 @@ def _place_of(thread: int) -> set[int]:
 
 def _processor_times() -> dict[int, float]:
     """Of each thread of this process, in s."""
+    import psutil  # of TorchServe's worker, which has imported it; not before a place is taken
+
     return {each.id: each.user_time + each.system_time for each in psutil.Process().threads()}
