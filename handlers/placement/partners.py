@@ -3,7 +3,7 @@
 A pass runs on the thread that serves and on one of OpenMP's. They wait for each other after each
 operator, and spin for milliseconds meanwhile. Where models that load fill their cores, at whatever
 low priority, Linux wakes both on the same core and leaves them there for 0.1 to 0.5 s; each spins
-for the slice that the other needs, and a pass takes ten times as long
+for the slice that the other needs, and requests take ten times as long
 (``bench/packrat_reconfigure.py``). At other times it costs 2 to 4 % of the throughput to bind them.
 So they are bound while another process has claimed one of their cores, as those that follow do.
 
@@ -105,12 +105,13 @@ class Partners(threading.Thread):
     def _bind(self) -> None:
         assert self._partner is not None
         first, second = self._cores
-        self._as_they_were = set()
-        each_thread(lambda t: self._as_they_were.add(t) if _place_of(t) == {first} else None)
+        here: set[int] = set()
+        each_thread(here.add)
+        self._as_they_were = {thread for thread in here if _place_of(thread) == {first}}
         with suppress(OSError):  # it has ended, or the cpuset has changed
             os.sched_setaffinity(self._partner, {second})
+            self._is_bound = True  # from here on there is something to undo
             os.sched_setaffinity(self._main, {first})
-            self._is_bound = True
 
     def _set_free(self) -> None:
         if self._is_bound:

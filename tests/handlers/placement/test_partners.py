@@ -306,6 +306,29 @@ assert place(me) == both
 
 
 @needs_two_cpus
+def test_a_serving_thread_that_cannot_be_bound_leaves_nobody_bound_in_the_end():
+    run("""
+it, _ = start()
+times[it] = 0.0
+look()
+set_place = os.sched_setaffinity
+
+def refuse(thread, cpus):
+    if thread == me and set(cpus) == first:
+        raise OSError
+    set_place(thread, cpus)
+
+os.sched_setaffinity = refuse
+work(me, it)
+look()
+assert [place(me), place(it)] == [both, second]
+shared = False
+watch.arrange()
+assert [place(me), place(it)] == [both, both]
+""")
+
+
+@needs_two_cpus
 def test_torchs_own_two_threads_are_found_and_bound():
     run(
         """
