@@ -104,6 +104,13 @@ def look():
     watch.learn()
     watch.arrange()
 
+def start_partner():
+    it, _ = start()
+    times[it] = 0.0
+    look()
+    work(me, it)
+    return it
+
 """
 
 needs_two_cpus = pytest.mark.skipif(
@@ -167,10 +174,7 @@ assert [place(each) for each in (me, it, other)] == [first, second, both]
 def test_they_are_bound_only_while_they_share_a_core():
     run("""
 shared = False
-it, _ = start()
-times[it] = 0.0
-look()
-work(me, it)
+it = start_partner()
 look()
 assert [place(me), place(it)] == [both, both]
 shared = True
@@ -232,11 +236,8 @@ assert place(it) == both
 @needs_two_cpus
 def test_what_the_serving_thread_starts_afterwards_gets_the_whole_place():
     run("""
-it, _ = start()
 pinned, _ = start(first)  # by its handler: stays
-times[it] = 0.0
-look()
-work(me, it)
+it = start_partner()
 look()
 late, _ = start()
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -252,10 +253,7 @@ child.communicate(b"\\n")
 @needs_two_cpus
 def test_when_a_partner_has_ended_the_serving_thread_is_free_and_finds_another():
     run("""
-it, _ = start()
-times[it] = 0.0
-look()
-work(me, it)
+it = start_partner()
 look()
 assert place(me) == first
 del times[it]
@@ -308,9 +306,7 @@ assert place(me) == both
 @needs_two_cpus
 def test_a_serving_thread_that_cannot_be_bound_leaves_nobody_bound_in_the_end():
     run("""
-it, _ = start()
-times[it] = 0.0
-look()
+it = start_partner()
 set_place = os.sched_setaffinity
 
 def refuse(thread, cpus):
@@ -319,7 +315,6 @@ def refuse(thread, cpus):
     set_place(thread, cpus)
 
 os.sched_setaffinity = refuse
-work(me, it)
 look()
 assert [place(me), place(it)] == [both, second]
 shared = False
