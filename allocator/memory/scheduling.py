@@ -115,7 +115,7 @@ class ModelScheduler:
     def decide(self, waiting: Sequence[Waiting], now: float) -> list[Run | Swap]:
         """Batches and swaps that begin now. ``waiting`` has each model at most once."""
         waiting = [each for each in waiting if each.name in self.devices.models]
-        self._end_yielding({each.name for each in waiting})
+        self._look_at_promises(waiting, now)
         left = {each.name: each.batches for each in waiting}
         found: list[Run | Swap] = [*self._runs(waiting, left, now, Heat.HOT)]
         found += self._swaps(waiting, now)
@@ -131,13 +131,30 @@ class ModelScheduler:
         aged = self.rules.ageing_s > 0 and now - each.since >= self.rules.ageing_s
         return each.strict or aged
 
-    def _end_yielding(self, waiting: set[str]) -> None:
-        """Who has what it wanted, or does not want it any more, holds nobody up."""
-        waiting |= {each.name for each in self._missing_residents()}
+    def _look_at_promises(self, waiting: Sequence[Waiting], now: float) -> None:
+        """Who has the room that it was promised, or has no right to it any more, holds nobody up.
+
+        The right may end: the request that was urgent has gone, or one that is came to who yields.
+        """
+        waits = {each.name: each for each in waiting}
+        takers = {each.name: each for each in (*waiting, *self._missing_residents())}
         for device in self.devices.by_name.values():
-            name = device.yields_to
-            if name is not None and (name not in waiting or self.devices.holding(name)):
+            taker = takers.get(device.yields_to or "")
+            if taker is None or taker.batches == 0 or self.devices.holding(taker.name):
                 device.stop_yielding()
+            else:
+                self._promise(taker, device, waits, now)
+
+    def _promise(
+        self, taker: Waiting, device: Device, waits: Mapping[str, Waiting], now: float
+    ) -> None:
+        """Let those begin nothing more that can make room for a model; nobody, if they cannot."""
+        size, copied = self.devices.models[taker.name].bytes, self.devices.copied(device)
+        leaving = device.cache.victims(size, self._weaker(taker, device, waits, now), copied)
+        if leaving is not None:
+            device.yields, device.yields_to = frozenset(leaving), taker.name
+        elif device.yields_to == taker.name:
+            device.stop_yielding()
 
     def _runs(
         self, waiting: Sequence[Waiting], left: dict[str, int], now: float, heat: Heat
@@ -214,20 +231,25 @@ class ModelScheduler:
         found = cache.victims(model.bytes, idle, copied)
         if found is not None or each.batches == 0:
             return found
-        # Of those that wait, or are at work, who may be held up for it?
-        weaker = [
-            name
-            for name in cache.held
-            if name not in cache.pinned
-            and (name not in waits or self._gives_way(waits[name], each, device, now))
-        ]
+        weaker = self._weaker(each, device, waits, now)
         able = [name for name in weaker if cache.may_leave(name)]
         found = cache.victims(model.bytes, able, copied)
-        if found is None and (leaving := cache.victims(model.bytes, weaker, copied)) is not None:
+        if found is None:
             others = [each for each in self.devices.by_name.values() if each is not device]
             if not any(each.yields_to == model.name for each in others):
-                device.yields, device.yields_to = frozenset(leaving), model.name
+                self._promise(each, device, waits, now)
         return found
+
+    def _weaker(
+        self, taker: Waiting, device: Device, waits: Mapping[str, Waiting], now: float
+    ) -> list[str]:
+        """Who may be held up for a model, of all that are held: also of those at work."""
+        return [
+            name
+            for name in device.cache.held
+            if name not in device.cache.pinned
+            and (name not in waits or self._gives_way(waits[name], taker, device, now))
+        ]
 
     def _gives_way(self, held: Waiting, other: Waiting, device: Device, now: float) -> bool:
         """Whether one that is held, with requests that wait, leaves for another."""

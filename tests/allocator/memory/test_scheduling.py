@@ -124,6 +124,27 @@ def test_who_is_at_work_all_the_time_begins_nothing_more_and_leaves():
     assert not gone.devices.by_name["d0"].yields  # the other's client has gone
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "later_a", "later_b"),
+    [
+        # The request of "b" that had aged has gone, and the next one has not.
+        (Waiting("a", 0), Waiting("b", -9, False), Waiting("a", 0), Waiting("b", 1, False)),
+        # A strict request has come to "a", which yields.
+        (Waiting("a", 0, False), Waiting("b", 0, False), Waiting("a", 0), Waiting("b", 0, False)),
+        # "b" has no batch's worth of requests any more.
+        (Waiting("a", 0), Waiting("b", 0), Waiting("a", 0), Waiting("b", 0, batches=0)),
+    ],
+)
+def test_room_is_promised_only_as_long_as_it_could_be_taken(a, b, later_a, later_b):
+    order = scheduler([1], {"a": 1, "b": 1}, workers=2, tenure=0.0, ageing_s=5.0)
+    make_hot(order, "a")
+    assert order.decide([a], 1) == [Run("a", "d0")]
+    assert order.decide([a, b], 1) == [Run("a", "d0")]
+    order.batch_ended(Run("a", "d0"))
+    assert order.decide([a, b], 1) == []  # "a" is still at work, and yields to "b"
+    assert order.decide([later_a, later_b], 1) == [Run("a", "d0")]
+
+
 def test_a_resident_model_comes_without_a_request_and_stays():
     order = scheduler([3], {"a": 1, "b": 2, "c": 2}, resident=["a"], tenure=0.0)
     assert order.decide([], 0) == [Swap("a", "d0")]
@@ -410,3 +431,12 @@ def test_a_flooded_model_does_not_keep_the_others_waiting(models):
             if isinstance(each, Run):
                 order.batch_ended(each)
     assert longest < 2.0 * models
+
+
+def test_a_large_model_comes_although_room_was_promised_to_one_that_is_not_urgent_any_more():
+    pool = Pool()  # found by the machine
+    pool.begin([4], [1, 1, 1, 1, 2, 1, 1], workers=1, swaps=2, tenure=0.0, copies=False)
+    pool.decides()
+    pool.comes("e", resident=False)
+    pool.comes("f", resident=False)
+    pool.teardown()
