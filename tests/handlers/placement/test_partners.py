@@ -207,9 +207,9 @@ import time
 from pathlib import Path
 from shunter.allocator.cpus.claims import CoreClaims
 
-def until(wanted):
+def until(*wanted):  # they are bound and freed one after the other
     deadline = time.monotonic() + 60
-    while place(me) != wanted:
+    while (place(me), place(it)) != wanted:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -225,11 +225,9 @@ command = [sys.executable, "-c", {HOLDING!r}, str(path), str(max(both))]
 other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 assert other.stdout.readline() == b"holds\\n"
 times[it] = 0.0
-until(first)
-assert place(it) == second
+until(first, second)
 other.kill()
-until(both)
-assert place(it) == both
+until(both, both)
 """)
 
 
