@@ -191,3 +191,17 @@ def poke(page):
         page.words[at // 8 + index] = value
 
     return poke
+
+
+@pytest.fixture
+def open_descriptors():
+    """Tells which descriptors this process has open, without those that the collector would close.
+
+    Earlier tests may have left some to it, and it may come between two looks.
+    """
+
+    def look():
+        gc.collect()
+        return set(os.listdir("/proc/self/fd"))
+
+    return look

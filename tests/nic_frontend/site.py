@@ -340,6 +340,8 @@ class Raw:
 
     def __exit__(self, *_):
         self.socket.close()
+        if self.memory >= 0:
+            os.close(self.memory)
 
     # ---- hello
 
@@ -379,7 +381,6 @@ class Raw:
         if opened.rights & Rights.SHARED_MEMORY:
             self.places, self.each = shared_places(sizes[0])
             self.shared = mmap.mmap(self.memory, opened.window * self.each)
-            os.close(self.memory)
 
     # ---- bytes
 

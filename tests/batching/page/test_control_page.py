@@ -93,14 +93,14 @@ def test_a_reader_cannot_write(page, page_path):
         assert reader.live_slots() == []
 
 
-def test_no_descriptor_is_left_open(page, page_path):
-    before = os.listdir("/proc/self/fd")
+def test_no_descriptor_is_left_open(page, page_path, open_descriptors):
+    before = open_descriptors()
     for _ in range(3):
         ControlPage.attach(page_path).close()
     page.words[0] = 0
     with pytest.raises(PageError):
         ControlPage.attach(page_path)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert open_descriptors() == before
 
 
 def test_closing_twice_does_no_harm(page):

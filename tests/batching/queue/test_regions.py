@@ -27,10 +27,6 @@ class Worker:
                 os.write(each, b"x")
 
 
-def open_descriptors():
-    return len(os.listdir("/proc/self/fd"))
-
-
 def make(regions, session, workers=()):
     """One, into which its client has written the number of the session."""
     region, memory = regions.make(EACH, WINDOW, math.inf)
@@ -68,7 +64,7 @@ def test_from_many_sessions_on_each_has_less():
     assert window_of(BYTES, 64, MANY) == 1
 
 
-def test_a_number_is_anothers_when_no_worker_has_its_memory_any_more():
+def test_a_number_is_anothers_when_no_worker_has_its_memory_any_more(open_descriptors):
     regions, workers = Regions(), {0: Worker(), 3: Worker()}
     before = open_descriptors()
     for session in range(1, REGIONS):
@@ -103,7 +99,9 @@ def test_a_worker_that_comes_later_gets_what_is_in_use():
     regions.close()
 
 
-def test_there_is_none_without_memory_and_nothing_is_left_of_one_that_nobody_heard_of():
+def test_there_is_none_without_memory_and_nothing_is_left_of_one_that_nobody_heard_of(
+    open_descriptors,
+):
     regions, before = Regions(), open_descriptors()
     assert regions.make(EACH, WINDOW, WINDOW * EACH - 1) is None
     region, memory = regions.make(EACH, WINDOW, WINDOW * EACH)

@@ -32,10 +32,6 @@ def copies(queue):
     return [os.dup(descriptor) for descriptor in queue.descriptors]
 
 
-def open_ones():
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-
 def mapped():
     return Path("/proc/self/maps").read_text().count("memfd:shunter")
 
@@ -74,13 +70,13 @@ def test_other_memory_is_not_sealed(tmp_path):
     os.close(descriptor)
 
 
-def test_there_is_no_room_for_too_much():
+def test_there_is_no_room_for_too_much(open_descriptors):
     with pytest.raises(OSError, match="no memory for 8192 bytes"):
         sealed_memory("shunter-test", 2 * PAGE, PAGE)
-    before = open_ones(), mapped()
+    before = open_descriptors(), mapped()
     with pytest.raises(OSError, match="no memory"):
         TensorQueue.create(7, INPUTS, OUTPUTS, 16, 3, lambda: PAGE)
-    assert (open_ones(), mapped()) == before
+    assert (open_descriptors(), mapped()) == before
 
 
 # ---- queues
@@ -185,15 +181,15 @@ def test_only_its_owner_writes_pieces(queue):
     assert is_sealed(pieces, PAGE) and is_sealed(page, PAGE)
 
 
-def test_nothing_is_left_of_a_queue_that_is_closed():
-    before = open_ones(), mapped()
+def test_nothing_is_left_of_a_queue_that_is_closed(open_descriptors):
+    before = open_descriptors(), mapped()
     with TensorQueue.create(7, INPUTS, OUTPUTS, 16, 3) as queue:
         assert mapped() == before[1] + 3  # page, pieces, results
         with TensorQueue.attach(copies(queue), INPUTS, OUTPUTS):
             pass
         queue.close()
         queue.close()  # twice is as good as once
-    assert (open_ones(), mapped()) == before
+    assert (open_descriptors(), mapped()) == before
 
 
 @pytest.mark.parametrize(
@@ -201,11 +197,11 @@ def test_nothing_is_left_of_a_queue_that_is_closed():
     [((), OUTPUTS), (INPUTS, ()), (INPUTS * 33, OUTPUTS)],
     ids=["no input", "no output", "66 inputs"],
 )
-def test_what_cannot_be_a_queue(inputs, outputs):
-    before = open_ones(), mapped()
+def test_what_cannot_be_a_queue(inputs, outputs, open_descriptors):
+    before = open_descriptors(), mapped()
     with pytest.raises(QueueError):
         TensorQueue.create(7, inputs, outputs, 16, 3)
-    assert (open_ones(), mapped()) == before
+    assert (open_descriptors(), mapped()) == before
 
 
 WORDS = [
@@ -229,12 +225,12 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("name", "value", "reason"), WORDS, ids=str)
-def test_a_page_that_says_something_wrong_is_refused(queue, name, value, reason):
+def test_a_page_that_says_something_wrong_is_refused(queue, name, value, reason, open_descriptors):
     queue.words[QUEUE_FIELDS[name].offset // 8] = value
-    before = open_ones(), mapped()
+    before = open_descriptors(), mapped()
     with pytest.raises(QueueError, match=reason):
         TensorQueue.attach(copies(queue), INPUTS, OUTPUTS)
-    assert (open_ones(), mapped()) == before
+    assert (open_descriptors(), mapped()) == before
 
 
 @pytest.mark.parametrize(
@@ -251,8 +247,8 @@ def test_a_queue_of_other_tensors_is_refused(queue, inputs, outputs):
         TensorQueue.attach(copies(queue), inputs, outputs)
 
 
-def test_other_descriptors_are_refused(queue):
-    before = open_ones()
+def test_other_descriptors_are_refused(queue, open_descriptors):
+    before = open_descriptors()
     with pytest.raises(QueueError, match="descriptors"):
         some = copies(queue)
         os.close(some.pop())
@@ -265,7 +261,7 @@ def test_other_descriptors_are_refused(queue):
     os.ftruncate(some[1], 16 * 256)
     with pytest.raises(QueueError, match="a ring is not sealed"):
         TensorQueue.attach(some, INPUTS, OUTPUTS)
-    assert open_ones() == before
+    assert open_descriptors() == before
 
 
 def test_a_page_says_how_long_it_is(queue):

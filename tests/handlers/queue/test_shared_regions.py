@@ -32,7 +32,7 @@ class Scene:
 
     def share(self, number, content):
         """Say that there is such a region, which has this content."""
-        memory = sealed_memory("test", len(content))
+        memory = sealed_memory("regions-of-a-test", len(content))
         os.pwrite(memory, content, 0)
         reader = read_only(memory)
         send(self.ours, {"region": number, "bytes": len(content)}, [reader])
@@ -62,6 +62,10 @@ def scene():
     made.close()
 
 
+def mapped():
+    return Path("/proc/self/maps").read_text().count("memfd:regions-of-a-test")
+
+
 def test_a_batch_that_lies_where_nothing_is_known_of_makes_the_worker_listen(scene):
     content = bytes(range(100))
     with pytest.raises(OSError, match="inputs of a batch"):
@@ -86,9 +90,9 @@ def test_memory_that_is_let_go_of_is_unmapped_and_said_to_be(scene):
     assert scene.gather(2, 0) == b"b" * 10
     scene.share(1, b"c" * 50)
     assert scene.gather(1, 0) == b"c" * 10
-    mapped = Path("/proc/self/maps").read_text().count("memfd:test")
+    assert mapped() == 2
     scene.words.close()
-    assert mapped == 2 and "memfd:test" not in Path("/proc/self/maps").read_text()
+    assert mapped() == 0
 
 
 def test_it_hears_that_it_may_leave_in_the_midst_of_a_batch(scene):
@@ -114,11 +118,13 @@ def test_it_hears_that_it_may_leave_in_the_midst_of_a_batch(scene):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_ends_the_connection_and_keeps_nothing_open(scene, content):
-    before = len(os.listdir("/proc/self/fd"))
+def test_what_makes_no_sense_ends_the_connection_and_keeps_nothing_open(
+    scene, content, open_descriptors
+):
+    before = open_descriptors()
     memory = sealed_memory("test", 1)
     send(scene.ours, content, [memory, memory] if content.get("bytes") else [])
     os.close(memory)
     with pytest.raises(AttachError):
         scene.words.hear()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before

@@ -51,9 +51,9 @@ def test_a_load_that_nobody_waits_for_ends_the_process_only_when_it_hangs(monkey
     found = reception.Reception(here, lock=-1)
     found._loading = seat = reception.Seat(1, there, None, -1, -1)
     found._selector.register(there, selectors.EVENT_READ, seat)
-    threads = threading.enumerate()
+    threads = set(threading.enumerate())
     found._lost(seat)
-    assert threading.enumerate() == threads  # the load would be blamed for another
+    assert set(threading.enumerate()) <= threads  # the load would be blamed for another
     with pytest.raises(Ended, match="does not end to load"):
         found._end_if_it_hangs()
     found._loading = None
