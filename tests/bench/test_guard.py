@@ -1,5 +1,6 @@
 """A benchmark that ends leaves nothing running, whatever ended it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -60,7 +61,8 @@ class Benchmark:
         self.process.wait()
         self.process.stdout.close()
         for pid in self.left():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the guard may end it first
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

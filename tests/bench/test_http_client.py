@@ -184,11 +184,11 @@ def test_a_timeout_ends_those_that_wait_and_frees_the_way_for_later_ones(http):
         pool, timeouts = http.Pool("127.0.0.1", port, 1), http.Timeouts(1)
         ended, request = [], http.prebuilt("127.0.0.1", port, "/", b"{}")
         for before in range(3):
-            if before == 1:
-                await asyncio.sleep(0.3)  # so that the second has time left when the first has none
             while len(ended) < before and before == 2:
                 await asyncio.sleep(0.01)
-            exchange = http.Exchange(request, time.monotonic(), ended.append)
+            # The others have time left when the first has none, however late that is noticed.
+            due = time.monotonic() + (60 if before else 0)
+            exchange = http.Exchange(request, due, ended.append)
             timeouts.watch(exchange, pool)
             pool.submit(exchange)
         while len(ended) < 3:

@@ -1,6 +1,8 @@
 """The load generator as a process, against small servers of our own on loopback."""
 
+import contextlib
 import json
+import socket
 import socketserver
 import subprocess
 import sys
@@ -25,6 +27,14 @@ def at(*times):
 
 
 UNIFORM = {"kind": "uniform", "rate": 200, "seconds": 0.5}
+
+
+@contextlib.contextmanager
+def nobody_listens():
+    """A port that nobody else gets meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -140,19 +150,19 @@ def test_each_request_ends_in_exactly_one_outcome_whatever_the_server_does(load,
     kinds = ["cut", "busy", None, "silent", None]
     with Recorder(lambda number: kinds[number % 5]) as server:
         stream = load.Stream("a", server.url, arrivals=UNIFORM)
-        result = load.run(load.Spec([stream], timeout_s=1))
+        result = load.run(load.Spec([stream], timeout_s=5))
     found = result["a"]
     expected = {"200": 40, "503": 20, "broken": 20, "timeout": 20}
     assert found["statuses"] == expected
     assert (found["sent"], found["unanswered"], found["attainment"]) == (100, 40, 0.4)
     late = result.samples.latency_s[result.samples.status == script("http_client").TIMEOUT]
-    assert np.all(late >= 1)
+    assert np.all(late >= 5)
 
 
 def test_without_a_server_every_request_is_refused(load):
-    with Recorder() as server:
-        url = server.url
-    result = load.run(load.Spec([load.Stream("a", url, arrivals=UNIFORM)], timeout_s=5))
+    with nobody_listens() as port:
+        stream = load.Stream("a", f"http://127.0.0.1:{port}/predictions/m", arrivals=UNIFORM)
+        result = load.run(load.Spec([stream], timeout_s=5))
     assert result["a"]["statuses"] == {"refused": 100}
     assert (result["a"]["attainment"], result["a"]["p50_ms"]) == (0, None)
 
@@ -167,7 +177,7 @@ def test_waiting_for_a_connection_counts(load):
     assert result["a"]["ok"] == 5
     assert result["a"]["max_ms"] > 250
     assert np.nanmax(result.samples.wait_s) > 0.2
-    assert result.samples.late_s.max() < np.nanmax(result.samples.wait_s)
+    assert np.ptp(result.samples.late_s) < np.nanmax(result.samples.wait_s)
 
 
 def test_closed_loop_clients_wait_for_their_answers(load):
@@ -196,8 +206,10 @@ def test_the_cores_of_other_processes_are_measured(load, null):
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
         pids = {"spinning": [spinning.pid], "gone": [2**22 + 1]}
         stream = load.Stream("a", null, arrivals=UNIFORM)
-        result = load.run(load.Spec([stream], cpu_pids=pids))
-        spinning.kill()
+        try:
+            result = load.run(load.Spec([stream], cpu_pids=pids))
+        finally:
+            spinning.kill()
     assert 0 < result.cpu_cores["spinning"] < 1.1
     assert result.cpu_cores["gone"] == 0
 
@@ -259,13 +271,13 @@ def test_a_spec_file_gives_a_result_and_samples_beside_it(load, null, tmp_path):
 
 def test_the_command_line_by_hand(null):
     code, printed, errors = command(
-        *("--url", null, "--rate", 200, "--seconds", 0.5, "--body", "{}", "--slo-ms", 900),
+        *("--url", null, "--rate", 200, "--seconds", 0.5, "--body", "{}", "--slo-ms", 60000),
         *("--class", "best_effort", "--deadline-ms", "12.5", "--json"),
     )
     assert (code, errors) == (0, "")
     found = json.loads(printed)["streams"]["load"]
     assert found["sent"] == found["good"] > 50
-    assert (found["class"], found["deadline_ms"], found["slo_ms"]) == ("best_effort", 12.5, 900)
+    assert (found["class"], found["deadline_ms"], found["slo_ms"]) == ("best_effort", 12.5, 60_000)
 
 
 @pytest.mark.parametrize(
@@ -330,13 +342,13 @@ def test_grpc_streams_carry_the_same_terms(load, grpc_server):
             bodies=[body],
             request_class="best_effort",
             deadline_ms=70.5,
-            slo_ms=1000,
+            slo_ms=60_000,
         ),
         load.Stream("busy", f"{url}/busy", arrivals=at(0.1, 0.2)),
         load.Stream("down", f"{url}/down", arrivals=at(0.3)),
         load.Stream("slow", f"{url}/slow", arrivals=at(0.4)),
     ]
-    result = load.run(load.Spec(streams, timeout_s=1))
+    result = load.run(load.Spec(streams, timeout_s=5))
     named = [request for request in asked if request.model_name == "m"]
     assert len(named) == 100
     assert {request.model_version for request in named} == {"1.0"}
@@ -365,16 +377,16 @@ class _Hello(socketserver.BaseRequestHandler):
 
     def handle(self):
         self.request.sendall(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # empty SETTINGS
-        while b"Predictions" not in self.request.recv(65536):
+        while (data := self.request.recv(65536)) and b"Predictions" not in data:
             pass
 
 
 def test_grpc_without_a_server_is_refused(load):
     pytest.importorskip("grpc")
-    with Recorder() as server:
-        port = server.server_address[1]
-    stream = load.Stream("a", f"grpc://127.0.0.1:{port}/m", arrivals=at(0.0, 0.1))
-    assert load.run(load.Spec([stream], timeout_s=5))["a"]["statuses"] == {"refused": 2}
+    with nobody_listens() as port:
+        stream = load.Stream("a", f"grpc://127.0.0.1:{port}/m", arrivals=at(0.0, 0.1))
+        result = load.run(load.Spec([stream], timeout_s=5))
+    assert result["a"]["statuses"] == {"refused": 2}
 
 
 def test_the_null_ceiling_ends_in_time(script):

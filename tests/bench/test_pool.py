@@ -185,8 +185,10 @@ class TestMemory:
 
     def test_processes_are_found_by_their_mark_whoever_started_them(self, pool):
         env = {**os.environ, pool.memory.MARK: "this-test"}
-        command = [sys.executable, "-c", "input()"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
+        command = [sys.executable, "-c", "print(flush=True); input()"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes, env=env) as process:
+            process.stdout.readline()  # it has an environment a moment after it was started
             assert pool.memory.processes("this-test")["others"] == [process.pid]
             assert not any(pool.memory.processes("another").values())
             row = pool.memory.memory_of(pool.memory.processes("this-test"))

@@ -105,7 +105,7 @@ def test_a_request_may_be_a_batch(serve, client):
         session.infer([np.zeros((9, 1), np.float32)])
 
 
-def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
+def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client, wait_until):
     tensors = {
         "inputs": [{"name": "parts", "dtype": "int64", "shape": []}],
         "outputs": [{"name": "together", "dtype": "int64", "shape": []}],
@@ -115,8 +115,12 @@ def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
         "stall_ms": 3000,
     }
     config = {"shunter": {"tensors": tensors, "network": "1x1x8"}}
-    name = serve(handler="batchmates", config=config).name
+    model = serve(handler="batchmates", config=config)
+    name = model.name
     url = client(name).url
+
+    def waits():
+        return (model.state()["network"] or {}).get("queued") == 8
 
     async def main():
         async with contextlib.AsyncExitStack() as stack:
@@ -127,7 +131,8 @@ def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
             await anext(gate)  # the worker waits for who reads it
             begun = asyncio.create_task(anext(slow))
             asked = [asyncio.create_task(whole(each, name, 200)) for each in others]
-            await asyncio.sleep(0.2)  # all wait; else some are not in the batch of the slow one
+            # Else some are not in the batch of the slow one.
+            await asyncio.to_thread(wait_until, "all wait", waits)
             await gate.aclose()
             found = await asyncio.gather(*asked)
             assert [len(each) for each in found] == [200] * 7

@@ -31,10 +31,10 @@ def test_where_nothing_may_run_beside_best_effort_stands_still_for_strict_work(
         wait_until("it is told", lambda: told(site, bulk)["not_beside"] == [f"{strict.name}/1.0"])
         assert told(site, strict) is None
         gate, held = strict.hold()
+        assert [m["holds"] for m in site.page_status()["models"]] == [True, False]
         waits = bulk.send("bulk")
         wait_until("it stands still", lambda: told(site, bulk)["runners"][0]["state"] == "parked")
         assert bulk.order() == []
-        assert [m["holds"] for m in site.page_status()["models"]] == [True, False]
         gate.open()
         assert [each.result().status for each in (*held, waits)] == [200, 200]
         [runner] = told(site, bulk)["runners"]

@@ -112,7 +112,7 @@ def test_http_and_the_network_are_served_by_one_process(serve, site, wait_until)
     def opened():
         port = site.status()["front_end"]["port"]
         with contextlib.suppress(InferenceError):
-            return Session(f"udp://127.0.0.1:{port}", model.name, timeout_s=2) if port else None
+            return Session(f"udp://127.0.0.1:{port}", model.name, timeout_s=20) if port else None
 
     with wait_until("a session", opened) as session:
         for number in range(10):

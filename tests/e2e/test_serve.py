@@ -91,7 +91,7 @@ def test_a_server_is_found_by_other_commands_and_goes_on_without_what_does_not_l
     harness, serve, environment, tmp_path
 ):
     process, output, port = serve(*BOTH)
-    harness.wait_until("it serves", lambda: "Ctrl-C drains" in output.read_text())
+    serves(harness, output)
     said = output.read_text()
     assert "of 2 models are loaded" in said  # this is no terminal
     assert re.search(r"fails 1.0: .*OSError: no such table\nThe others are served", said)
@@ -108,8 +108,14 @@ def test_a_server_is_found_by_other_commands_and_goes_on_without_what_does_not_l
     assert process.wait(60) == 0
     assert list(Path(environment["SHUNTER_RUNTIME_DIR"]).iterdir()) == []
     _, output, _ = serve("--model", "echo=echo-1.0.mar")
-    harness.wait_until("it serves", lambda: "Ctrl-C drains" in output.read_text())
+    serves(harness, output)
     assert (tmp_path / "its/server.log.1").is_file()
+
+
+def serves(harness, output):
+    """Wait for the start of a server, which takes longer than anything else."""
+    told = "Ctrl-C drains"
+    harness.wait_until("it serves", lambda: told in output.read_text(), harness.START_S)
 
 
 def _is_free(folder):
@@ -121,7 +127,7 @@ def _is_free(folder):
 
 def test_a_folder_is_its_servers_also_when_serve_was_killed(harness, serve, environment, tmp_path):
     process, output, _ = serve("--model", "echo=echo-1.0.mar")
-    harness.wait_until("it serves", lambda: "Ctrl-C drains" in output.read_text())
+    serves(harness, output)
     server = psutil.Process(json.loads(run(environment, "status", "--json")[1])["pid"])
     process.kill()
     process.wait(60)
@@ -136,7 +142,7 @@ def test_a_folder_is_its_servers_also_when_serve_was_killed(harness, serve, envi
         server.terminate()
     harness.wait_until("its lock goes with it", lambda: _is_free(tmp_path / "its"))
     third, output, _ = serve("--model", "echo=echo-1.0.mar")
-    harness.wait_until("another one serves", lambda: "Ctrl-C drains" in output.read_text())
+    serves(harness, output)
     assert third.poll() is None
 
 

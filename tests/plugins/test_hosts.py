@@ -255,7 +255,8 @@ def test_a_loaded_model_is_listed_and_serves(site, host):
     assert host.models() == [model]
     assert site.ask("m") == 200
     happened = [each for each in host.events() if each["about"] == "m/1.0"]
-    assert happened and host.events(host.events()[-1]["number"]) == []
+    last = host.events()[-1]["number"]
+    assert happened and all(each["number"] > last for each in host.events(last))
 
 
 def test_a_model_may_have_another_name_and_several_versions(site, host):

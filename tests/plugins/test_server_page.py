@@ -4,6 +4,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -227,8 +228,14 @@ def test_a_program_that_ends_or_hangs_is_started_again(supervise, code):
     until(lambda program: pids.add(program.pid) or len(pids - {0}) == 3)
 
 
-def test_a_program_that_beats_is_left_alone_and_ends_with_its_supervisor(supervise):
+def test_a_program_that_beats_is_left_alone_and_ends_with_its_supervisor(
+    supervise, tmp_path, monkeypatch
+):
+    now, told = [0.0], tmp_path / "told"
+    monkeypatch.setattr(supervised, "time", SimpleNamespace(monotonic=lambda: now[0]))
     until = supervise(BEATS)
     pid = until(lambda program: program.pid)
-    end = time.monotonic() + 1
-    assert until(lambda program: time.monotonic() > end) == pid
+    for _ in range(10):
+        now[0] += 0.2
+        beats = told.stat().st_size
+        assert until(lambda _, beats=beats: told.stat().st_size > beats) == pid

@@ -41,6 +41,8 @@ if "-d" in sys.argv:
             hung = pipes + "/hang"
             if os.path.exists(hung) and open(hung).read() == str(os.getpid()):
                 continue
+            if not command:  # who asked was ended before
+                continue
             word = command.split()[0]
             fault = os.path.exists(pipes + "/fault")
             answers = {{
@@ -79,7 +81,7 @@ def program(tmp_path):
 
 @pytest.fixture
 def daemon(tmp_path, program, monkeypatch):
-    monkeypatch.setattr(mps, "ANSWER_S", 3.0)
+    monkeypatch.setattr(mps, "ANSWER_S", 60.0)
     # A socket's path is short.
     found = MpsDaemon(DEVICE, Path(os.path.relpath(tmp_path)) / "mps", program=program)
     if len(str(tmp_path)) < 80:
@@ -144,7 +146,7 @@ def test_a_daemon_that_hangs_is_seen_and_started_anew(daemon, monkeypatch):
     (daemon._pipes / "hang").write_text(str(hung))
     monkeypatch.setattr(mps, "ANSWER_S", 0.5)
     assert daemon.health() is MpsHealth.HUNG
-    monkeypatch.setattr(mps, "ANSWER_S", 3.0)
+    monkeypatch.setattr(mps, "ANSWER_S", 60.0)
     assert MpsKeeper(daemon).check(0.0) is MpsHealth.SERVES
     assert daemon._pid() != hung
 

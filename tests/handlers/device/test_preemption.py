@@ -282,13 +282,10 @@ from pathlib import Path
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.holds import claim
 page = ControlPage.attach(Path(sys.argv[1]))
-holder = claim(page, os.getpid(), time.monotonic_ns())
-holder.hold(1 << 48, 1, time.monotonic_ns())
-print("held", flush=True)
-while True:
-    time.sleep(0.1)
-    holder.heartbeat(time.monotonic_ns())
-    holder.progress(time.monotonic_ns())
+now_ns = time.monotonic_ns()
+claim(page, os.getpid(), now_ns).hold(1 << 48, 1, now_ns)
+print(now_ns, flush=True)
+time.sleep(1000)
 """
 
 
@@ -300,13 +297,11 @@ def test_a_holder_that_is_killed_holds_nobody(executors, rung, tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "control")]
     with page, subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         try:
-            assert holder.stdout.readline() == b"held\n"
-
-            asked = []
+            asked, held_ns = [], int(holder.stdout.readline())
 
             def held():
                 asked.append(True)
-                return bool(held_on(page, 1 << 48, time.monotonic_ns()))
+                return bool(held_on(page, 1 << 48, held_ns))  # silence does not end it
 
             with executors.executor(held, rung, longest_park_ns=10**12) as executor:
                 runner = executor.best_effort(captured)

@@ -47,6 +47,27 @@ def starve(is_so=True):
 
 def pin(cpus):
     return lambda: os.sched_setaffinity(0, cpus)
+
+class Timer:
+    '''Comes when a test says so, not when a busy host gets round to it.'''
+
+    made = []
+
+    def __init__(self, seconds, call, args):
+        self.seconds, self._call, self._args = seconds, call, args
+        self.made.append(self)
+
+    def start(self):
+        pass
+
+    def cancel(self):
+        pass
+
+    def comes(self):
+        self._call(*self._args)
+
+def come_by_hand():
+    gentle.threading = SimpleNamespace(Lock=threading.Lock, Thread=threading.Thread, Timer=Timer)
 """
 
 needs_privilege = pytest.mark.skipif(
@@ -161,15 +182,18 @@ assert late and policies(None, *late) == [os.SCHED_OTHER] * 2
 def test_the_patience_of_a_load_is_limited():
     run("""
 starve()
+come_by_hand()
 end = gentle.begin(cpus, cpus, 0.5)
 during = Thread()
-assert policies(during) == [os.SCHED_IDLE]
-seen = set()
-while 0 not in seen:
-    if policies(None, during) == [os.SCHED_OTHER] * 2:
-        seen |= {max(shares(None, during))}
-    time.sleep(0.01)
-assert seen == {gentle.SMALL, 0}
+assert [each.seconds for each in Timer.made] == [0.5, 1, 1.5, 2]
+assert (policies(None, during), shares(None, during)) == ([os.SCHED_IDLE] * 2, [0] * 2)
+*looks, last = Timer.made
+for look in looks:
+    look.comes()
+    assert policies(None, during) == [os.SCHED_OTHER] * 2
+    assert shares(None, during) == [gentle.SMALL] * 2
+last.comes()
+assert (policies(None, during), shares(None, during)) == ([os.SCHED_OTHER] * 2, [0] * 2)
 end()
 assert policies(None, during) == [os.SCHED_OTHER] * 2
 """)
@@ -186,13 +210,15 @@ def test_a_small_share_is_a_tenth_of_a_cpu(cpu_s, wall_s, less):
 def test_a_load_that_gets_more_than_a_small_share_of_what_nobody_wants_has_more_patience():
     run("""
 starve(False)
+come_by_hand()
 end = gentle.begin(cpus, cpus, 0.2)
 during = Thread()
-seen = set()
-while policies(None, during) != [os.SCHED_OTHER] * 2:
-    seen |= {max(shares(None, during))}
-    time.sleep(0.01)
-assert seen == {0}
+*looks, last = Timer.made
+for look in looks:
+    look.comes()
+    assert (policies(None, during), shares(None, during)) == ([os.SCHED_IDLE] * 2, [0] * 2)
+last.comes()
+assert (policies(None, during), shares(None, during)) == ([os.SCHED_OTHER] * 2, [0] * 2)
 end()
 """)
 
@@ -220,11 +246,13 @@ def test_a_load_that_gets_nothing_later_on_takes_a_small_share_then():
     run("""
 looks = iter([100, 103, 103.5]), iter([0, 15, 30])
 gentle.time = SimpleNamespace(process_time=looks[0].__next__, monotonic=looks[1].__next__)
+come_by_hand()
 end = gentle.begin(cpus, cpus, 0.3)
-while shares(None) != [gentle.SMALL]:
-    time.sleep(0.01)
+for look, share in zip(Timer.made, (0, gentle.SMALL)):
+    look.comes()
+    assert shares(None) == [share]
 end()
-assert [next(each, None) for each in looks] == [None] * 2  # not at the first look
+assert [next(each, None) for each in looks] == [None] * 2
 """)
 
 
@@ -236,11 +264,12 @@ def step_back():
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 starve()
+come_by_hand()
 before = policies(None)
 end = gentle.{begin}
 during = Thread()
-while shares(None, during) != [gentle.SMALL] * 2:
-    time.sleep(0.01)
+Timer.made[0].comes()
+assert shares(None, during) == [gentle.SMALL] * 2
 end()
 assert shares(None, during, Thread()) == [0] * 3
 assert set(policies(None, during)) == {{os.SCHED_IDLE if "idle" in "{begin}" else os.SCHED_OTHER}}
@@ -251,11 +280,11 @@ assert set(policies(None, during)) == {{os.SCHED_IDLE if "idle" in "{begin}" els
 def test_a_share_that_a_handler_has_chosen_stays():
     run("""
 starve()
+come_by_hand()
 end = gentle.begin(cpus, cpus, 0.2)
 own = Thread(lambda: os.setpriority(os.PRIO_PROCESS, 0, 5))
-while shares(None, own) != [gentle.SMALL, 5]:
-    time.sleep(0.01)
-assert policies(own) == [os.SCHED_OTHER]
+Timer.made[0].comes()
+assert (shares(None, own), policies(None, own)) == ([gentle.SMALL, 5], [os.SCHED_OTHER] * 2)
 end()
 assert shares(None, own) == [0, 5]
 """)

@@ -197,6 +197,7 @@ def test_strict_batches_go_first_then_the_least_recently_served(pool, models):
     for name in ("b", "e"):
         pool.run(name, ask)
     pool.weights._scheduler.rules = replace(pool.weights._scheduler.rules, ageing_s=0)
+    pool._order._ageing_s = 0
     now = time.monotonic()
     waiting = [Waiting(name, now, name in "cd") for name in "becd"]
     found = served(pool, waiting)

@@ -194,7 +194,12 @@ def run_python(code):
 
 
 def test_pending_lines_are_written_when_the_process_exits():
-    code = "from shunter.handlers.torchserve.output import LINES; LINES.add('last'); print('first')"
+    code = """
+from shunter.handlers.torchserve.output import LINES
+LINES._interval = 3600
+LINES.add("last")
+print("first")
+"""
     assert run_python(code) == ["first", "last"]
 
 

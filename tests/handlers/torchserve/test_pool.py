@@ -305,7 +305,7 @@ def test_who_takes_no_seat_any_more_is_ended_and_its_seats_know_whose_batch_ran(
     alone.a.send(str(gate))
     wait_until("the batch runs", gate.exists)
     os.kill(alone.process.pid, signal.SIGSTOP)
-    c = alone.start("c", 3, SHUNTER_POOL_PATIENCE_S="1")
+    c = alone.start("c", 3, SHUNTER_POOL_PATIENCE_S="5")  # a new process has three times that
     assert (alone.a.status(), alone.b.status()) == (1, UNBEGUN)
     assert facts(c.ask())[1] != alone.process.pid
     assert ended(alone.process)
@@ -361,7 +361,8 @@ def passed(alone):
     """Models a and b, and one whose batches stand still for theirs."""
     now_ns = time.monotonic_ns()
     path = alone.runtime / "control"
-    with ControlPage.create(path, owner_pid=os.getpid(), created_unix_ns=1, now_ns=now_ns):
+    with ControlPage.create(path, owner_pid=os.getpid(), created_unix_ns=1, now_ns=now_ns) as page:
+        page.write_bounds(2_000_000, 3_600_000_000)  # it does not lose patience on a busy host
         alone.low = alone.start(
             "low", 5, SHUNTER_PREEMPTIBLE="1", SHUNTER_CLASS="best_effort", SHUNTER_SLOT="1"
         )

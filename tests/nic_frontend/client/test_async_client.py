@@ -86,7 +86,8 @@ def test_a_cancelled_call_is_taken_back(gated, scheme):
             assert all(isinstance(each, asyncio.CancelledError) for each in cancelled)
             # Behind the cancellations on the same session, so they have arrived when it has.
             last = asyncio.create_task(client.infer("gated", x(9, 0, 0)))
-            await asyncio.sleep(0)
+            stats = gated.front_end.path.stats
+            await loop.run_in_executor(None, gated.until, lambda: stats()["requests"] == 7)
             gated.gate.set()
             assert (await last)[0] == 9
             assert [each[0] for each in await asyncio.gather(*tasks[:2])] == [0, 1]

@@ -67,10 +67,10 @@ class Held:
 
 
 @pytest.fixture
-def held(nic, processes, tmp_path):
+def held(nic, patient_processes, tmp_path):
     with contextlib.ExitStack() as stack:
         folder = tmp_path / f"shunter-{os.geteuid()}-{os.getpid()}"
-        held = Held(nic, processes, folder)
+        held = Held(nic, patient_processes, folder)
         stack.callback(held.close)
         held.serve()
         yield held

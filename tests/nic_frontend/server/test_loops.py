@@ -9,6 +9,7 @@ import pytest
 
 from shunter.nic_frontend.client import AuthenticationError, Client, Session
 from shunter.nic_frontend.client.requests.errors import UnavailableError
+from shunter.nic_frontend.server import front_end as front_ends
 from shunter.nic_frontend.server import listeners
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 from shunter.nic_frontend.server.listeners import loop_of
@@ -191,7 +192,8 @@ def test_the_front_end_ends_when_one_of_its_threads_does(tmp_path, built):
             front_end.run()
 
 
-def test_what_is_under_way_at_its_end_is_answered_by_both_threads(make_service):
+def test_what_is_under_way_at_its_end_is_answered_by_both_threads(make_service, monkeypatch):
+    monkeypatch.setattr(front_ends, "FINISH_S", LONG)
     service = make_service(threads=2)
     gate, begun = threading.Event(), threading.Semaphore(0)
 

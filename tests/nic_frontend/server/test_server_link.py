@@ -211,13 +211,17 @@ def test_it_tells_its_numbers_and_those_of_its_models(server, serve, work, clien
     asking = client(front_end)
     asking.ask()
     assert answer(asking) is True
-    wait_until("it tells the request", lambda: server.told.counters.get("requests") == 1)
-    told = server.told
+
+    def all_of_it():
+        told = server.told
+        is_there = told.counters.get("answered") == 1 and told.state.front_end_sessions == 1
+        return told if is_there else None
+
+    told = wait_until("it tells the answer", all_of_it)
     assert list(told.counters) == list(COUNTERS)
-    assert told.counters["answered"] == 1
+    assert told.counters["requests"] == 1
     state = told.state
     assert (state.front_end_pid, state.front_end_port) == (os.getpid(), front_end.port)
-    assert state.front_end_sessions == 1
     assert state.front_end_rtt_count >= 1 and state.front_end_rtt_ns > 0
     wait_until("it tells the session", lambda: server.network.network_sessions == 1)
     assert server.network.network_workers == 1
@@ -406,7 +410,8 @@ def test_what_is_held_is_said_on_the_next_server_s_page(start_server, server, se
     wait_until("nothing is held", lambda: is_held(following.page) == 0)
 
 
-def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client):
+def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client, monkeypatch):
+    monkeypatch.setattr(module, "FINISH_S", PATIENCE_S)
     front_end = serve()
     worker = work(server)
     clients = [client(front_end) for _ in range(4)]

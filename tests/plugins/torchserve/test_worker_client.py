@@ -165,7 +165,8 @@ def test_a_worker_that_does_not_answer_is_dead_and_nothing_is_left_of_it(
     model, temporary, body, said
 ):
     before = set(temporary.iterdir())
-    with ModelWorker(model, threads=1, timeout_s=2) as worker:
+    # Loading has as long, too.
+    with ModelWorker(model, threads=1, timeout_s=10 if body == "hang" else 60) as worker:
         process = psutil.Process(worker.pid)
         with pytest.raises(WorkerFailed, match=f"(?s){said}"):
             worker.run([request(body)])

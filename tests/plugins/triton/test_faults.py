@@ -325,7 +325,7 @@ def test_what_was_not_loaded_when_a_host_takes_over_comes_all_the_same(site, mon
 
     def both():
         host.look_after()
-        return a.workers and b.workers
+        return a.workers and b.workers and not b.problem
 
     wait_until(both)
     assert (b.problem, c.workers) == ("", None)

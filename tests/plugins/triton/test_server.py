@@ -51,6 +51,8 @@ ahead = 0
 ahead = 0
 [configuration]
 timeout_s = 1
+[preemption]
+max_hold_ms = 60000
 """
 PROFILE = {(1, 1): 8.0, (1, 8): 16.0, (2, 1): 5.0, (2, 8): 26.0}
 """One request is soonest on both cores, eight are on one core each."""
@@ -495,8 +497,14 @@ def test_the_statistics_of_triton_know_batches(site):
     with contextlib.closing(site.client("http")) as client:
         for _ in range(5):
             client.infer("two", site.x("http", [1.0, 2.0]))
-        [told] = client.get_inference_statistics("two")["model_stats"]
-    assert (told["inference_count"], told["execution_count"]) == (10, 5)
+
+        def told():
+            [found] = client.get_inference_statistics("two")["model_stats"]
+            return found
+
+        wait_until(lambda: told()["inference_count"] == 10)  # told a moment after the answer
+        told = told()
+    assert told["execution_count"] == 5
     assert [each["batch_size"] for each in told["batch_stats"]] == [2]
     site.host.unload("two")
 
@@ -586,7 +594,7 @@ def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two, on
     wait_until(lambda: site.process.restarts == before + 1 and site.process.pid)
     wait_until(lambda: site.host.repository.is_ready("/v2/models/two/ready"))
     assert site.ask("two", [4.0]) == [9.0]
-    assert set(site.state("two")["pids"]) == pids
+    wait_until(lambda: set(site.state("two")["pids"]) == pids)
     site.host.start_generation("one", parse_configuration("1x1x1"))
     wait_until(lambda: site.host.repository.is_ready("/v2/models/one/ready"))
     assert site.ask("one", [5.0]) == [11.0]
@@ -634,8 +642,13 @@ def test_the_configuration_follows_the_load_and_no_request_is_lost(site):
         cores = [os.sched_getaffinity(pid) for pid in site.state("auto")["pids"]]
         assert list(map(len, cores)) == [1] * count
         assert len(set.union(*cores)) == count
-        identity = site.page.read_identity(site.served("auto").slot.index)
-        assert (identity.auto, identity.generation) == (1, 2)
+        slot = site.served("auto").slot.index
+
+        def identity():
+            found = site.page.read_identity(slot)
+            return found.auto, found.generation
+
+        wait_until(lambda: identity() == (1, 2))
     assert load.failures == []
     site.host.unload("auto")
 
