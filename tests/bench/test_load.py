@@ -169,15 +169,15 @@ def test_without_a_server_every_request_is_refused(load):
 
 def test_waiting_for_a_connection_counts(load):
     def slowly(number):
-        time.sleep(0.05)
+        time.sleep(0.2)
 
     with Recorder(slowly) as server:
         stream = load.Stream("a", server.url, arrivals=at(*[0.0] * 5))
         result = load.run(load.Spec([stream], connections=1))
     assert result["a"]["ok"] == 5
-    assert result["a"]["max_ms"] > 250
-    assert np.nanmax(result.samples.wait_s) > 0.2
-    assert np.ptp(result.samples.late_s) < np.nanmax(result.samples.wait_s)
+    assert result["a"]["max_ms"] > 1000
+    assert np.nanmax(result.samples.wait_s) > 0.8
+    assert result.samples.late_s.max() < np.nanmax(result.samples.wait_s)
 
 
 def test_closed_loop_clients_wait_for_their_answers(load):

@@ -35,6 +35,7 @@ def test_where_nothing_may_run_beside_best_effort_stands_still_for_strict_work(
         waits = bulk.send("bulk")
         wait_until("it stands still", lambda: told(site, bulk)["runners"][0]["state"] == "parked")
         assert bulk.order() == []
+        assert not any(m["holds"] for m in site.page_status()["models"] if m["name"] == bulk.name)
         gate.open()
         assert [each.result().status for each in (*held, waits)] == [200, 200]
         [runner] = told(site, bulk)["runners"]

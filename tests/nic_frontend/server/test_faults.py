@@ -85,7 +85,8 @@ def test_of_two_batches_that_a_worker_has_taken_both_may_have_run(site, nic):
     assert set(client.answers(2)) == {asked[2], twice}
 
 
-def test_batches_are_answered_while_the_next_one_is_held(site, nic):
+@pytest.mark.parametrize("turn", range(2))
+def test_batches_are_answered_while_the_next_one_is_held(site, nic, turn):
     site.serve()
     puppet = site.puppet(batch=1)
     client = site.client()

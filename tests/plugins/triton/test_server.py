@@ -498,12 +498,13 @@ def test_the_statistics_of_triton_know_batches(site):
         for _ in range(5):
             client.infer("two", site.x("http", [1.0, 2.0]))
 
-        def told():
+        def statistics():
             [found] = client.get_inference_statistics("two")["model_stats"]
             return found
 
-        wait_until(lambda: told()["inference_count"] == 10)  # told a moment after the answer
-        told = told()
+        # They are told a moment after the answer.
+        wait_until(lambda: statistics()["inference_count"] == 10)
+        told = statistics()
     assert told["execution_count"] == 5
     assert [each["batch_size"] for each in told["batch_stats"]] == [2]
     site.host.unload("two")
